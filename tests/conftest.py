@@ -1,0 +1,25 @@
+"""Test-wide settings: CPU, eight fake devices for the sharding tests, one compile cache for a run and its children."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+_FLAGS = os.environ.get("XLA_FLAGS", "")
+if "xla_force_host_platform_device_count" not in _FLAGS:
+    os.environ["XLA_FLAGS"] = f"{_FLAGS} --xla_force_host_platform_device_count=8".strip()
+
+import hypothesis  # noqa: E402
+import pytest  # noqa: E402
+
+hypothesis.settings.register_profile("fast", max_examples=40, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("full", max_examples=1000, deadline=None)
+hypothesis.settings.load_profile("full" if os.environ.get("RW_TEST_FULL") else "fast")
+
+
+def pytest_collection_modifyitems(items):
+    """Tests marked `full` run only in the full tier."""
+    if os.environ.get("RW_TEST_FULL"):
+        return
+    skip = pytest.mark.skip(reason="full tier only: launch/test.sh --full")
+    for item in items:
+        if "full" in item.keywords:
+            item.add_marker(skip)
