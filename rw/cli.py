@@ -1,0 +1,67 @@
+"""The `rw` command: `rw train`, `rw warmstart`. Errors that a user can act on are one line on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+
+from rw.errors import ConfigError, RwError
+
+COMMANDS = {
+    "train": "train a router; the same command continues a stopped run",
+    "warmstart": "supervised training on scripted routers, the start of a training run",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry of the console command; returns the exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print("usage: rw COMMAND --config FILE [--workdir DIR] [--config.a.b=value ...]\n")
+        print("\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items()))
+        return 0
+    command, rest = argv[0], argv[1:]
+    if command not in COMMANDS:
+        print(f"rw: unknown command {command!r}; one of {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    if command == "train":
+        from rw.train import main as entry
+    else:
+        from rw.warmstart import main as entry
+    return entry(rest)
+
+
+def run_entry(name: str, argv: Sequence[str], body: Callable[[str, list[tuple[str, str]], str], int]) -> int:
+    """Parses `--config`, `--workdir` and overrides, runs `body(config path, overrides, workdir)`, reports RwErrors."""
+    try:
+        path, overrides, workdir = parse_arguments(name, argv)
+        return body(path, overrides, workdir)
+    except RwError as error:
+        print(f"rw {name}: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def parse_arguments(name: str, argv: Sequence[str]) -> tuple[str, list[tuple[str, str]], str]:
+    """-> (config file, [(dotted key, text)], workdir); workdir defaults to runs/<name of the config file>."""
+    parser = argparse.ArgumentParser(prog=f"rw {name}", description=COMMANDS[name], allow_abbrev=False)
+    parser.add_argument("--config", required=True, help="Python file with get_config(), e.g. configs/quickstart.py")
+    parser.add_argument("--workdir", default="", help="directory of the run (default: runs/<config name>)")
+    known, rest = parser.parse_known_args(argv)
+    overrides = []
+    while rest:
+        head = rest.pop(0)
+        if not head.startswith("--config."):
+            raise ConfigError(f"unknown argument {head!r}; config values are set as --config.section.key=value")
+        key, equals, text = head.removeprefix("--config.").partition("=")
+        if not equals:
+            if not rest:
+                raise ConfigError(f"--config.{key} needs a value: --config.{key}=VALUE")
+            text = rest.pop(0)
+        overrides.append((key, text))
+    return known.config, overrides, known.workdir or str(pathlib.Path("runs") / pathlib.Path(known.config).stem)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""A run's directory: one process at a time, one config for its whole life.
+
+Layout: config.json, metrics.jsonl, ledger.jsonl, trajectories/, checkpoints/, warmstart/, reference/, tensorboard/.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from rw.errors import WorkdirError
+
+
+class Workdir:
+    """Holds the lock of a run's directory from construction to `close()`; the kernel frees it when the process dies."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = pathlib.Path(path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / "LOCK", "a+")
+        except OSError as error:
+            raise WorkdirError(f"cannot use workdir {str(self.path)!r}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.seek(0)
+            owner = self._lock.read().strip() or "another process"
+            self._lock.close()
+            raise WorkdirError(f"workdir {str(self.path)!r} is in use by {owner}; stop it or take another --workdir") from error
+        self._lock.truncate(0)
+        self._lock.write(f"process {os.getpid()}")
+        self._lock.flush()
+
+    def file(self, name: str) -> pathlib.Path:
+        """Path of a file or directory of the run."""
+        return self.path / name
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Writes config.json aside and renames it, so that a reader never sees half of it."""
+        target = self.file("config.json")
+        aside = target.with_suffix(".tmp")
+        aside.write_text(json.dumps(config, indent=2) + "\n")
+        aside.replace(target)
+
+    def close(self) -> None:
+        """Gives the directory back."""
+        self._lock.close()
+
+    def __enter__(self) -> Workdir:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
