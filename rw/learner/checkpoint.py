@@ -1,0 +1,263 @@
+"""Checkpoints of a run (`TrainState` with what identifies the run) and files of bare parameters, both by orbax.
+
+A save is finished when it returns and appears under its final name in one rename, so a killed process leaves the
+previous checkpoint whole. Knows no model, no data and no training loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import hashlib
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from absl import logging
+
+from rw.errors import CheckpointError
+from rw.types import TrainState
+
+FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RunIdentity:
+    """What a checkpoint must agree on with the run that continues it."""
+
+    config: Mapping[str, Any]  # nested, JSON-able
+    tokenizer_fingerprint: str
+    reference_fingerprint: str
+    seed: int
+
+    def metadata(self) -> dict[str, Any]:
+        """The JSON that is stored beside the state."""
+        config = json.loads(json.dumps(self.config))  # tuples become lists, as they will be read back
+        return {
+            "format_version": FORMAT_VERSION,
+            "config": config,
+            "config_fingerprint": config_fingerprint(config),
+            "tokenizer_fingerprint": self.tokenizer_fingerprint,
+            "reference_fingerprint": self.reference_fingerprint,
+            "seed": self.seed,
+        }
+
+
+def config_fingerprint(config: Mapping[str, Any]) -> str:
+    """sha256 (hex) of the config as canonical JSON."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+class Checkpoints:
+    """The checkpoints of one run, `keep` newest of them, named by their step. Not thread-safe."""
+
+    def __init__(
+        self, directory: str | pathlib.Path, identity: RunIdentity, *, keep: int = 3, may_change: Sequence[str] = ()
+    ):
+        """`may_change`: dotted config keys, with shell wildcards, in which a continued run may differ."""
+        self.directory = pathlib.Path(directory).absolute()
+        self._metadata = identity.metadata()
+        self._may_change = tuple(may_change)
+        self._manager = ocp.CheckpointManager(
+            self.directory,
+            item_names=("state", "metadata"),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=True
+            ),
+        )
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def steps(self) -> list[int]:
+        """Steps that have a finished checkpoint, ascending."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, state: TrainState) -> None:
+        """Writes the state under its step and drops the oldest beyond `keep`; a step already there is left alone."""
+        step = int(state.step)
+        args = ocp.args.Composite(
+            state=ocp.args.StandardSave(state), metadata=ocp.args.JsonSave({**self._metadata, "step": step})
+        )
+        if step not in self._manager.all_steps() and not self._manager.save(step, args=args, force=True):
+            raise CheckpointError(f"no checkpoint of step {step} was written to {self.directory}")
+        self._manager.wait_until_finished()
+
+    def restore(self, template: TrainState) -> TrainState | None:
+        """The newest readable state, or None where there is no checkpoint at all.
+
+        A damaged newest checkpoint is set aside as `damaged-<step>`, said in the log, and the one before is taken.
+
+        Args:
+            template: a state of the same structure; its shapes, dtypes and shardings are those of the result.
+
+        Raises:
+            CheckpointError: the checkpoint is of another format, config, tokenizer, reference or seed, or all are damaged.
+        """
+        damaged: list[tuple[int, str]] = []
+        for step in reversed(self.steps()):
+            metadata = self._read_metadata(step, damaged)
+            if metadata is None:
+                continue
+            self._check(step, metadata)
+            state = self._read_state(step, template, damaged)
+            if state is not None:
+                for newer, reason in damaged:
+                    self._set_aside(newer, reason, step)
+                return state
+        if damaged:
+            step, reason = damaged[0]
+            raise CheckpointError(
+                f"no readable checkpoint in {self.directory} ({len(damaged)} damaged; step {step}: {reason}); "
+                "restore a backup or start in a new workdir"
+            )
+        return None
+
+    def close(self) -> None:
+        """Finishes pending work."""
+        self._manager.close()
+
+    def _read_metadata(self, step: int, damaged: list[tuple[int, str]]) -> dict[str, Any] | None:
+        try:
+            restored = self._manager.restore(step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore()))
+            return dict(restored["metadata"])
+        except Exception as error:  # orbax has no type for a damaged file: whatever it raises, this one is unreadable
+            damaged.append((step, _first_line(error)))
+            return None
+
+    def _read_state(self, step: int, template: TrainState, damaged: list[tuple[int, str]]) -> TrainState | None:
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(_abstract(template)))
+        try:
+            return self._manager.restore(step, args=args)["state"]
+        except Exception as error:  # as above
+            damaged.append((step, _first_line(error)))
+            return None
+
+    def _set_aside(self, step: int, reason: str, taken: int) -> None:
+        logging.warning("checkpoint of step %d is damaged (%s): continuing from step %d", step, reason, taken)
+        target = self.directory / f"damaged-{step}"
+        count = 1
+        while target.exists():
+            count += 1
+            target = self.directory / f"damaged-{step}-{count}"
+        (self.directory / str(step)).rename(target)
+        self._manager.reload()
+
+    def _check(self, step: int, stored: Mapping[str, Any]) -> None:
+        where = f"checkpoint {self.directory / str(step)}"
+        version = stored.get("format_version")
+        if version != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{where} has format version {version}, this code reads {FORMAT_VERSION}: use the release that wrote it"
+            )
+        changes = config_changes(stored["config"], self._metadata["config"], self._may_change)
+        if changes:
+            raise CheckpointError(f"{where} was made with another config: {'; '.join(changes)}; use a new workdir")
+        for key in ("tokenizer_fingerprint", "reference_fingerprint", "seed"):
+            if stored[key] != self._metadata[key]:
+                raise CheckpointError(
+                    f"{where} was made with another {key.replace('_', ' ')}: {_short(stored[key])} → "
+                    f"{_short(self._metadata[key])}; restore the old one or use a new workdir"
+                )
+
+
+def config_changes(old: Mapping[str, Any], new: Mapping[str, Any], may_change: Sequence[str] = ()) -> list[str]:
+    """`key: old → new` for every dotted key that differs and matches no pattern of `may_change`, sorted by key."""
+    before, after = _flatten(old), _flatten(new)
+    return [
+        f"{key}: {_short(before.get(key, 'absent'))} → {_short(after.get(key, 'absent'))}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key, _ABSENT) != after.get(key, _ABSENT)
+        and not any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change)
+    ]
+
+
+def save_params(path: str | pathlib.Path, params: Any, metadata: Mapping[str, Any], *, overwrite: bool = False) -> None:
+    """Writes a parameter tree (a warm start, or a run's frozen reference) and its metadata, in one rename.
+
+    Raises:
+        CheckpointError: `path` exists and `overwrite` is False.
+    """
+    path = pathlib.Path(path).absolute()
+    if path.exists() and not overwrite:
+        raise CheckpointError(f"{path} exists; remove it or name another path")
+    args = ocp.args.Composite(
+        params=ocp.args.StandardSave(params),
+        metadata=ocp.args.JsonSave({**metadata, "format_version": FORMAT_VERSION}),
+    )
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        checkpointer.save(path, args=args, force=overwrite)
+
+
+def load_params(path: str | pathlib.Path, template: Any = None) -> tuple[Any, dict[str, Any]]:
+    """(parameters, metadata) of `save_params`.
+
+    Args:
+        path: as it was given to `save_params`.
+        template: arrays or `ShapeDtypeStruct`s that name the sharding; None puts all on the first device.
+
+    Raises:
+        CheckpointError: nothing there, damaged, or another format or shape.
+    """
+    path = pathlib.Path(path).absolute()
+    if not path.is_dir():
+        raise CheckpointError(f"no parameters at {path}; run the warm start first or correct the path")
+    try:
+        metadata = dict(_restore_item(path, metadata=ocp.args.JsonRestore()))
+    except Exception as error:  # as in Checkpoints: unreadable, whatever the type
+        raise CheckpointError(f"parameters at {path} cannot be read: {_first_line(error)}") from error
+    if metadata.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format version {metadata.get('format_version')}, this code reads {FORMAT_VERSION}: "
+            "use the release that wrote it"
+        )
+    try:
+        target = _abstract(template) if template is not None else _stored_shapes(path / "params")
+        return _restore_item(path, params=ocp.args.StandardRestore(target)), metadata
+    except Exception as error:  # as above
+        raise CheckpointError(f"parameters at {path} cannot be read: {_first_line(error)}") from error
+
+
+def _restore_item(path: pathlib.Path, **item: Any) -> Any:
+    (name,) = item
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        return checkpointer.restore(path, args=ocp.args.Composite(**item))[name]
+
+
+_ABSENT = object()
+
+
+def _abstract(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree)
+
+
+def _stored_shapes(path: pathlib.Path) -> Any:
+    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    with ocp.StandardCheckpointer() as checkpointer:
+        stored = checkpointer.metadata(path).item_metadata.tree
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), stored)
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:16]}…"
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160]}" if str(error).strip() else repr(error)
