@@ -98,7 +98,7 @@ class Checkpoints:
             template: a state of the same structure; its shapes, dtypes and shardings are those of the result.
 
         Raises:
-            CheckpointError: the checkpoint is of another format, config, tokenizer, reference or seed, or all are damaged.
+            CheckpointError: the checkpoint is of another format, config, tokenizer, reference or seed, or all damaged.
         """
         damaged: list[tuple[int, str]] = []
         for step in reversed(self.steps()):
