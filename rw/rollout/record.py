@@ -1,0 +1,162 @@
+"""Trajectories as JSON a person can read, one line each, from which a notebook can rebuild them exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rw.errors import DataError
+from rw.protocol.chat import TokenCodec
+from rw.types import (
+    POLICY_SEGMENTS,
+    CallStatus,
+    Group,
+    Mode,
+    Query,
+    Role,
+    ScoredTrajectory,
+    Segment,
+    Status,
+    Trajectory,
+    Verdict,
+    Violation,
+    WorkerCall,
+)
+
+
+def describe(
+    scored: ScoredTrajectory,
+    query: Query,
+    codec: TokenCodec,
+    *,
+    step: int,
+    rewards: Mapping[str, float] | None = None,
+    with_arrays: bool = True,
+) -> dict[str, Any]:
+    """One trajectory as plain JSON types; what was not measured is None.
+
+    `rewards` are shown as given. `with_arrays` adds the token ids, the segments as runs of (code, length) and the
+    log-probs of the policy tokens alone (all others are 0): what `load_trajectory` needs.
+    """
+    trajectory, verdict = scored.trajectory, scored.verdict
+    record = {
+        "step": step,
+        "query_id": query.id,
+        "dataset": query.dataset,
+        "domain": query.domain,
+        "rollout": trajectory.rollout_index,
+        "question": query.prompt,
+        "mode": None if trajectory.mode is None else trajectory.mode.word,
+        "forced": trajectory.forced,
+        "status": trajectory.status.value,
+        "violation": None if trajectory.violation is None else trajectory.violation.value,
+        "cause": trajectory.cause,
+        "turns": [
+            {"segment": Segment(code).name.lower(), "text": codec.decode(trajectory.tokens[start:end])}
+            for code, start, end in segment_runs(trajectory.segments)
+        ],
+        "answer": trajectory.answer,
+        "reference": query.reference,
+        "correct": None if verdict is None else verdict.correct,
+        "verdict": None if verdict is None else dataclasses.asdict(verdict),
+        "rewards": None if rewards is None else {name: float(reward) for name, reward in rewards.items()},
+        "cost_usd": trajectory.cost_usd,
+        "calls": [dataclasses.asdict(call) for call in trajectory.calls],  # the enums are strings
+        "policy_version": trajectory.policy_version,
+        "router_turns": trajectory.turns,
+        "prompt_length": trajectory.prompt_length,
+    }
+    if with_arrays:
+        is_policy = np.isin(trajectory.segments, POLICY_SEGMENTS)
+        record["arrays"] = {
+            "tokens": trajectory.tokens.tolist(),
+            "segments": [[code, end - start] for code, start, end in segment_runs(trajectory.segments)],
+            # A float32 is exact as a Python float, and a Python float is exact as JSON writes it.
+            "logprobs": trajectory.sampled_logprobs[is_policy].tolist(),
+        }
+    return record
+
+
+def segment_runs(segments: np.ndarray) -> list[tuple[int, int, int]]:
+    """Runs of equal segments as (code, start, end), u8[T] in."""
+    ends = [*(np.flatnonzero(np.diff(segments)) + 1).tolist(), len(segments)]
+    return [(int(segments[start]), start, end) for start, end in itertools.pairwise([0, *ends]) if end > start]
+
+
+def load_trajectory(record: Mapping[str, Any]) -> ScoredTrajectory:
+    """The trajectory and verdict that `describe` was given, bit for bit; the record must hold its arrays."""
+    if "arrays" not in record:
+        raise DataError(f"the record of rollout {record['rollout']} of {record['query_id']} holds no arrays")
+    arrays = record["arrays"]
+    runs = [np.full(length, code, np.uint8) for code, length in arrays["segments"]]
+    segments = np.concatenate([np.zeros(0, np.uint8), *runs])
+    logprobs = np.zeros(len(segments), np.float32)
+    logprobs[np.isin(segments, POLICY_SEGMENTS)] = arrays["logprobs"]
+    trajectory = Trajectory(
+        query_id=record["query_id"],
+        rollout_index=record["rollout"],
+        mode=None if record["mode"] is None else Mode[record["mode"].upper()],
+        forced=record["forced"],
+        tokens=np.array(arrays["tokens"], np.int32),
+        segments=segments,
+        sampled_logprobs=logprobs,
+        prompt_length=record["prompt_length"],
+        calls=tuple(_load_call(call) for call in record["calls"]),
+        answer=record["answer"],
+        status=Status(record["status"]),
+        violation=None if record["violation"] is None else Violation(record["violation"]),
+        cause=record["cause"],
+        policy_version=record["policy_version"],
+        turns=record["router_turns"],
+    )
+    return ScoredTrajectory(trajectory, None if record["verdict"] is None else Verdict(**record["verdict"]))
+
+
+def _load_call(record: Mapping[str, Any]) -> WorkerCall:
+    typed = {
+        "role": None if record["role"] is None else Role(record["role"]),
+        "references": tuple(record["references"]),
+        "status": CallStatus(record["status"]),
+    }
+    return WorkerCall(**{**record, **typed})
+
+
+class TrajectoryWriter:
+    """Writes the trajectories of each step to `<workdir>/trajectories/step_000012.jsonl`."""
+
+    def __init__(self, workdir: str | os.PathLike, codec: TokenCodec, with_arrays: bool = True):
+        self.folder = Path(workdir) / "trajectories"
+        self.codec = codec
+        self.with_arrays = with_arrays
+
+    def write(self, step: int, groups: Sequence[Group], rewards: np.ndarray | None = None) -> Path:
+        """Writes one line a rollout, group by group, and returns the file; a file of that step is replaced.
+
+        `rewards` is f32[G, K, 2], (task, efficiency) in the order of `groups`; an infrastructure failure has none. The
+        file appears whole or not at all: it is written aside and renamed.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"step_{step:06d}.jsonl"
+        aside = path.with_suffix(".jsonl.part")
+        # A Worker may send half a surrogate pair, which UTF-8 lacks; as a backslash escape it is still the same JSON.
+        with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
+            for place, group in enumerate(groups):
+                for k, scored in enumerate(group.rollouts):
+                    shown = None
+                    if rewards is not None and scored.trajectory.status is not Status.INFRASTRUCTURE_FAILURE:
+                        shown = dict(zip(("task", "efficiency"), rewards[place, k].tolist(), strict=True))
+                    record = describe(
+                        scored, group.query, self.codec, step=step, rewards=shown, with_arrays=self.with_arrays
+                    )
+                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+        return path
