@@ -1,0 +1,133 @@
+"""One entry point for attention, with the backend named by the config. Knows masks and arrays, nothing of weights.
+
+Which key a query may read is decided by two index arrays, so that one rule serves a full forward, padded rows on either
+side, packed rows and a cache: 0 <= key_index <= query_index, and equal segments where segments are given.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from rw.errors import ConfigError
+
+BUILT_IN = ("xla", "chunked_xla")
+_MASKED = -1e30  # finite: the difference of two masked scores must not be NaN
+
+
+def check_backend(backend: str) -> None:
+    """Raises ConfigError where this build or this platform has no such backend; nothing falls back in silence."""
+    if backend not in BUILT_IN:
+        raise ConfigError(
+            f"model.attention={backend!r}: not available in this build on {jax.default_backend()}; "
+            f"choose one of {', '.join(BUILT_IN)}"
+        )
+
+
+def attend(query, key, value, query_index, key_index, query_segments=None, key_segments=None, *, backend, chunk=512):
+    """Softmax attention of grouped heads, scores and sums in float32.
+
+    Args:
+        query: [B, T, H, hd]. key: [B, N, hd, S], the layout of the cache. value: [B, N, S, hd]. N divides H.
+        query_index: i32[B, T], order of each query. key_index: i32[B, S], order of each key, negative for padding.
+        query_segments, key_segments: i32[B, T], i32[B, S] of packed rows: only equal ones see each other. Or None.
+        backend: a name of config.ATTENTION_BACKENDS. chunk: queries and keys a step of `chunked_xla`.
+
+    Returns:
+        [B, T, H, hd] in the dtype of `query`; 0 where a query may read no key. Raises ConfigError on a missing backend.
+    """
+    check_backend(backend)
+    batch, length, heads, head_dim = query.shape
+    kv_heads = key.shape[1]
+    scaled = query.reshape(batch, length, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
+    indices = (query_index, key_index, query_segments, key_segments)
+    # One query a row needs scores of [B, H, S] only: already linear, and chunking would copy the cache.
+    if backend == "xla" or length == 1:
+        out = _plain(scaled, key, value, *indices)
+    else:
+        out = _chunked(scaled, key, value, *indices, chunk)
+    return out.reshape(batch, length, heads, head_dim).astype(query.dtype)
+
+
+def _visible(query_index, key_index, query_segments, key_segments):
+    """bool[B, 1, 1, T, S]: whether a query may read a key."""
+    visible = (key_index[:, None, :] <= query_index[:, :, None]) & (key_index >= 0)[:, None, :]
+    if query_segments is not None:
+        visible &= query_segments[:, :, None] == key_segments[:, None, :]
+    return visible[:, None, None]
+
+
+def _scores(query, key, visible):
+    scores = jnp.einsum("btngh,bnhs->bngts", query, key, preferred_element_type=jnp.float32)
+    return jnp.where(visible, scores, _MASKED)
+
+
+def _plain(query, key, value, query_index, key_index, query_segments, key_segments):
+    visible = _visible(query_index, key_index, query_segments, key_segments)
+    scores = _scores(query, key, visible)
+    weights = jnp.where(visible, jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True))), 0.0)
+    total = weights.sum(-1)  # f32[B, N, G, T]
+    out = jnp.einsum("bngts,bnsh->btngh", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+    return out / _nonzero(total).transpose(0, 3, 1, 2)[..., None]
+
+
+def _chunked(query, key, value, query_index, key_index, query_segments, key_segments, chunk):
+    """Online softmax over key chunks inside a loop over query chunks.
+
+    Both loops are rematerialised: a backward pass that kept the running sums of every key chunk for all queries would
+    grow with the square of the length, whereas one query chunk at a time keeps T·H·hd of them.
+    """
+    length = query.shape[1]
+    query_parts = (
+        _split(query, 1, chunk),
+        _split(query_index, 1, chunk, fill=-1),
+        None if query_segments is None else _split(query_segments, 1, chunk),
+    )
+    key_parts = (
+        _split(key, 3, chunk),
+        _split(value, 2, chunk),
+        _split(key_index, 1, chunk, fill=-1),
+        None if key_segments is None else _split(key_segments, 1, chunk),
+    )
+
+    @jax.checkpoint
+    def one_query_chunk(part):
+        return _online_softmax(*part, key_parts)
+
+    out = jax.lax.map(one_query_chunk, query_parts)  # f32[chunks, B, chunk, N, G, hd]
+    out = jnp.moveaxis(out, 0, 1)
+    return out.reshape(out.shape[0], -1, *out.shape[3:])[:, :length]
+
+
+def _online_softmax(query, query_index, query_segments, key_parts):
+    batch, length, kv_heads, group, head_dim = query.shape
+
+    @jax.checkpoint
+    def step(carry, part):
+        highest, total, out = carry
+        key, value, key_index, key_segments = part
+        visible = _visible(query_index, key_index, query_segments, key_segments)
+        scores = _scores(query, key, visible)
+        new_highest = jax.lax.stop_gradient(jnp.maximum(highest, scores.max(-1)))
+        weights = jnp.where(visible, jnp.exp(scores - new_highest[..., None]), 0.0)
+        shrink = jnp.exp(highest - new_highest)
+        added = jnp.einsum("bngts,bnsh->bngth", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+        return (new_highest, total * shrink + weights.sum(-1), out * shrink[..., None] + added), None
+
+    shape = (batch, kv_heads, group, length)
+    start = (jnp.full(shape, _MASKED), jnp.zeros(shape), jnp.zeros((*shape, head_dim)))
+    (_, total, out), _ = jax.lax.scan(step, start, key_parts)
+    return (out / _nonzero(total)[..., None]).transpose(0, 3, 1, 2, 4)
+
+
+def _split(array, axis: int, chunk: int, fill=0):
+    """Chunks along `axis` on a new leading axis, the last one filled up."""
+    pad = -array.shape[axis] % chunk
+    widths = [(0, pad if a == axis else 0) for a in range(array.ndim)]
+    padded = jnp.pad(array, widths, constant_values=fill)
+    shape = (*padded.shape[:axis], padded.shape[axis] // chunk, chunk, *padded.shape[axis + 1 :])
+    return jnp.moveaxis(padded.reshape(shape), axis, 0)
+
+
+def _nonzero(total):
+    return jnp.where(total > 0, total, 1.0)

@@ -1,0 +1,75 @@
+"""Keys and values kept between calls: a list of L pairs of arrays, argument and return value of the forward function.
+
+Keys lie as [rows, N, hd, C] and values as [rows, N, C, hd]: both products of a decode step then run along contiguous
+memory. Index c of a row holds the token at position c; what lies beyond the positions written so far is never read. One
+array a layer, so that each can be donated and updated in place. Use the functions below instead of indexing, and pass
+the cache in `donate_argnums`.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from rw.model.config import ModelConfig
+
+KEY_AXIS, VALUE_AXIS = 3, 2  # where the capacity lies
+Cache = list[tuple[jax.Array, jax.Array]]
+
+
+def init_cache(config: ModelConfig, rows: int, capacity: int, dtype=None) -> Cache:
+    """An empty cache: L pairs (keys [rows, N, hd, C], values [rows, N, C, hd]) in `dtype` or the compute dtype."""
+    dtype = jnp.dtype(dtype or config.compute_dtype)
+    lead = (rows, config.n_kv_heads)
+    return [
+        (jnp.zeros((*lead, config.head_dim, capacity), dtype), jnp.zeros((*lead, capacity, config.head_dim), dtype))
+        for _ in range(config.n_layers)
+    ]
+
+
+def capacity(cache: Cache) -> int:
+    """Positions that each row can hold."""
+    return cache[0][1].shape[VALUE_AXIS]
+
+
+def write(layer_cache, key, value, positions):
+    """Stores key, value [B, t, N, hd] of one layer at positions i32[B, t]; those below 0 or from C on are dropped."""
+    keys, values = layer_cache
+    slots = jnp.where(positions < 0, keys.shape[KEY_AXIS], positions)  # a negative index would count from the end
+    keys = jax.vmap(lambda row, new, at: row.at[:, :, at].set(new, mode="drop"))(
+        keys, key.transpose(0, 2, 3, 1).astype(keys.dtype), slots
+    )
+    values = jax.vmap(lambda row, new, at: row.at[:, at].set(new, mode="drop"))(
+        values, value.transpose(0, 2, 1, 3).astype(values.dtype), slots
+    )
+    return keys, values
+
+
+def resize(cache: Cache, new_capacity: int) -> Cache:
+    """The same rows with room for `new_capacity` positions; what no longer fits is cut off."""
+    return [(_resize(k, KEY_AXIS, new_capacity), _resize(v, VALUE_AXIS, new_capacity)) for k, v in cache]
+
+
+def take_rows(cache: Cache, rows) -> Cache:
+    """The rows of a cache, i32[n], as a new one."""
+    return [(keys[rows], values[rows]) for keys, values in cache]
+
+
+def put_rows(cache: Cache, rows, source: Cache) -> Cache:
+    """`cache` with rows i32[n] replaced by those of `source` (no larger in capacity); rows out of range are dropped."""
+    width = capacity(source)
+    rows = jnp.asarray(rows)
+    rows = jnp.where(rows < 0, cache[0][0].shape[0], rows)
+    return [
+        (
+            keys.at[rows, :, :, :width].set(new_keys.astype(keys.dtype), mode="drop"),
+            values.at[rows, :, :width].set(new_values.astype(values.dtype), mode="drop"),
+        )
+        for (keys, values), (new_keys, new_values) in zip(cache, source, strict=True)
+    ]
+
+
+def _resize(array, axis: int, size: int):
+    if size <= array.shape[axis]:
+        return jax.lax.slice_in_dim(array, 0, size, axis=axis)
+    return jnp.pad(array, [(0, size - array.shape[axis] if a == axis else 0) for a in range(array.ndim)])

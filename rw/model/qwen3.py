@@ -1,0 +1,266 @@
+"""Qwen3: Linen modules that own shapes and initial values, and the functions that the rest of rw calls.
+
+Parameters leave this file as a flat dict, one array per Hugging Face name with the layer index replaced by a leading
+axis L (`model.layers.self_attn.q_proj.weight`: [L, D, H·hd]); projections map from their second-last axis to the last.
+The modules hold no state besides them: the cache is an argument and a return value.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from rw.model import cache as kv
+from rw.model.attention import attend
+from rw.model.config import ModelConfig
+
+LAYER_PREFIX = "model.layers."
+EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+_EMBEDDING_STD = 0.02  # of Qwen3's own initialisation; keeps a tied head's first logits small
+
+Params = dict[str, jax.Array]
+
+
+class UnstackedParams(NamedTuple):
+    """The sampler's layout: what is not in a layer by its full name, and one dict a layer by the name within it.
+
+    Decoding from stacked arrays would copy every layer's slice at each dispatch.
+    """
+
+    top: Params
+    layers: list[Params]
+
+
+class LayerInputs(NamedTuple):
+    """What all layers read besides the hidden states."""
+
+    cos: Any  # f32[B, T, 1, hd]
+    sin: Any  # f32[B, T, 1, hd]
+    positions: Any  # i32[B, T], where a cache is written
+    query_index: Any  # i32[B, T]
+    key_index: Any  # i32[B, S]
+    segments: Any  # i32[B, T] or None
+
+
+class Linear(nn.Module):
+    """x @ weight in the compute dtype; the products of a projection are summed in float32."""
+
+    config: ModelConfig
+    features: int
+    scale: float = 1.0
+
+    @nn.compact
+    def __call__(self, x):
+        std = self.scale / math.sqrt(x.shape[-1])
+        shape = (x.shape[-1], self.features)
+        weight = self.param("weight", nn.initializers.normal(std), shape, jnp.dtype(self.config.param_dtype))
+        return x @ weight.astype(self.config.compute_dtype)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm over the last axis, computed in float32."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x):
+        dtype = jnp.dtype(self.config.compute_dtype)
+        weight = self.param("weight", nn.initializers.ones, x.shape[-1:], jnp.dtype(self.config.param_dtype))
+        x = x.astype(jnp.float32)
+        x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.config.norm_eps)
+        # The weight is rounded as published weights are, so that sampler and learner multiply by the same numbers.
+        return (x * weight.astype(dtype).astype(jnp.float32)).astype(dtype)
+
+
+class SelfAttention(nn.Module):
+    """Grouped-query attention with a norm of each head's query and key before the rotation."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x, inputs: LayerInputs, layer_cache):
+        c = self.config
+        query = _split_heads(Linear(c, c.n_heads * c.head_dim, name="q_proj")(x), c.head_dim)  # [B, T, H, hd]
+        key = _split_heads(Linear(c, c.n_kv_heads * c.head_dim, name="k_proj")(x), c.head_dim)  # [B, T, N, hd]
+        value = _split_heads(Linear(c, c.n_kv_heads * c.head_dim, name="v_proj")(x), c.head_dim)
+        if c.qk_norm:
+            query, key = RMSNorm(c, name="q_norm")(query), RMSNorm(c, name="k_norm")(key)
+        query, key = rotate(query, inputs.cos, inputs.sin), rotate(key, inputs.cos, inputs.sin)
+        if layer_cache is None:
+            keys, values = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+        else:
+            layer_cache = keys, values = kv.write(layer_cache, key, value, inputs.positions)
+        segments = (inputs.segments, inputs.segments)
+        options = {"backend": c.attention, "chunk": c.attention_chunk}
+        out = attend(query, keys, values, inputs.query_index, inputs.key_index, *segments, **options)
+        residual_scale = 1 / math.sqrt(2 * c.n_layers)
+        out = out.reshape(*x.shape[:-1], c.n_heads * c.head_dim)
+        return Linear(c, c.d_model, residual_scale, name="o_proj")(out), layer_cache
+
+
+class MLP(nn.Module):
+    """SwiGLU."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x):
+        c = self.config
+        gate, up = Linear(c, c.d_ff, name="gate_proj")(x), Linear(c, c.d_ff, name="up_proj")(x)
+        return Linear(c, c.d_model, 1 / math.sqrt(2 * c.n_layers), name="down_proj")(nn.silu(gate) * up)
+
+
+class DecoderLayer(nn.Module):
+    """One pre-norm block; returns (hidden, the layer's cache or None), the shape of a scan body."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, hidden, inputs: LayerInputs, layer_cache=None):
+        normed = RMSNorm(self.config, name="input_layernorm")(hidden)
+        attended, layer_cache = SelfAttention(self.config, name="self_attn")(normed, inputs, layer_cache)
+        hidden = hidden + attended
+        normed = RMSNorm(self.config, name="post_attention_layernorm")(hidden)
+        return hidden + MLP(self.config, name="mlp")(normed), layer_cache
+
+
+class Embedding(nn.Module):
+    """Rows of a [V, D] table in the compute dtype."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, tokens):
+        shape = (self.config.vocab_size, self.config.d_model)
+        init = nn.initializers.normal(_EMBEDDING_STD)
+        weight = self.param("weight", init, shape, jnp.dtype(self.config.param_dtype))
+        return weight[tokens].astype(self.config.compute_dtype)
+
+
+class Backbone(nn.Module):
+    """Embedding, L scanned layers and the final norm."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, tokens, inputs: LayerInputs):
+        c = self.config
+        hidden = Embedding(c, name="embed_tokens")(tokens)
+        scanned = nn.scan(
+            _rematerialised(c),
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=nn.broadcast,
+            length=c.n_layers,
+        )
+        hidden, _ = scanned(c, name="layers")(hidden, inputs)
+        return RMSNorm(c, name="norm")(hidden)
+
+
+class Qwen3(nn.Module):
+    """All parameters of a model. The head is applied by `logprobs`, on the tokens that need it."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, tokens, inputs: LayerInputs):
+        hidden = Backbone(self.config, name="model")(tokens, inputs)
+        if not self.config.tied and self.is_initializing():
+            Linear(self.config, self.config.vocab_size, name="lm_head")(hidden)
+        return hidden
+
+
+def init_params(key, config: ModelConfig) -> Params:
+    """Random parameters in `param_dtype`: std 1/√fan_in, less where a projection writes to the residual stream."""
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    inputs = _layer_inputs(config, tokens, tokens, None, None)
+    init = jax.jit(lambda rng: Qwen3(config).init(rng, tokens, inputs)["params"])
+    return flatten_dict(init(key), sep=".")
+
+
+def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, segment_mask=None):
+    """Final hidden states of every token, normed and ready for the head.
+
+    Without a cache a row attends to itself: causal by place in the row, padding (negative positions) never read. With
+    a cache the tokens are first stored at their positions, then each attends to the positions up to its own; padding
+    (negative positions, or beyond the capacity) is dropped. Positions of a row start at 0 on its first real token;
+    what is computed for padding has no meaning, but is finite.
+
+    Args:
+        params: stacked (a flat dict), whose layers are scanned where there is no cache, or unstacked (`unstack`), which
+            a cache wants.
+        tokens, positions: i32[B, T].
+        cache: from `cache.init_cache` or None. Donate it to the surrounding jit.
+        segment_mask: i32[B, T] sequence ids of packed rows, or None: tokens of different ids do not see each other.
+
+    Returns:
+        (hidden [B, T, D] in the compute dtype, the cache or None).
+    """
+    inputs = _layer_inputs(config, tokens, positions, cache, segment_mask)
+    if cache is None and not isinstance(params, UnstackedParams):
+        return Qwen3(config).apply(_variables(params), tokens, inputs), None
+    if not isinstance(params, UnstackedParams):
+        params = unstack(params, config, dtype=config.param_dtype)
+    hidden = Embedding(config).apply(_variables({"weight": params.top[EMBEDDING]}), tokens)
+    new_cache = []
+    for layer, layer_params in enumerate(params.layers):
+        layer_cache = None if cache is None else cache[layer]
+        hidden, layer_cache = DecoderLayer(config).apply(_variables(layer_params), hidden, inputs, layer_cache)
+        new_cache.append(layer_cache)
+    hidden = RMSNorm(config).apply(_variables({"weight": params.top[FINAL_NORM]}), hidden)
+    return hidden, None if cache is None else new_cache
+
+
+def unstack(params: Params, config: ModelConfig, dtype=None) -> UnstackedParams:
+    """Stacked parameters in the sampler's layout and `dtype` or the compute dtype. Once per published version."""
+    dtype = jnp.dtype(dtype or config.compute_dtype)
+    layers = {name.removeprefix(LAYER_PREFIX): x for name, x in params.items() if name.startswith(LAYER_PREFIX)}
+    top = {name: x.astype(dtype) for name, x in params.items() if not name.startswith(LAYER_PREFIX)}
+    return UnstackedParams(top, [{n: x[i].astype(dtype) for n, x in layers.items()} for i in range(config.n_layers)])
+
+
+def rotary(positions, config: ModelConfig):
+    """cos, sin f32[B, T, 1, hd] of the rotation at positions i32[B, T]; the frequencies repeat over the two halves."""
+    exponents = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
+    angles = positions[..., None].astype(jnp.float32) / config.rope_theta**exponents
+    angles = jnp.concatenate([angles, angles], axis=-1)[:, :, None]
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(x, cos, sin):
+    """Rotary embedding of x [B, T, heads, hd]: feature i turns with feature i + hd/2, in float32."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([-second, first], axis=-1)
+    return (x.astype(jnp.float32) * cos + turned * sin).astype(x.dtype)
+
+
+def _layer_inputs(config, tokens, positions, cache, segments) -> LayerInputs:
+    cos, sin = rotary(positions, config)
+    if cache is None:
+        # Order is the place in the row: positions may restart in packed rows, and trailing padding may hold any.
+        index = jnp.where(positions < 0, -1, jnp.arange(tokens.shape[1], dtype=jnp.int32))
+        return LayerInputs(cos, sin, positions, index, index, segments)
+    if segments is not None:
+        raise ValueError("segment_mask packs rows of a forward pass without a cache; a cache holds one sequence a row")
+    key_index = jnp.broadcast_to(jnp.arange(kv.capacity(cache), dtype=jnp.int32), (tokens.shape[0], kv.capacity(cache)))
+    return LayerInputs(cos, sin, positions, positions, key_index, None)
+
+
+def _split_heads(x, head_dim: int):
+    return x.reshape(*x.shape[:-1], -1, head_dim)
+
+
+def _rematerialised(config: ModelConfig):
+    if config.remat == "none":
+        return DecoderLayer
+    policy = getattr(jax.checkpoint_policies, config.remat)
+    return nn.remat(DecoderLayer, policy=policy, prevent_cse=False)  # inside a scan nothing can be merged anyway
+
+
+def _variables(params: Params):
+    return {"params": unflatten_dict(params, sep=".")}
