@@ -23,20 +23,20 @@ log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class RolloutConfig:
-    """How rollouts are run.
+class PoolConfig:
+    """How the rollouts of a step are run.
 
     The paper runs 32 queries × 8 rollouts a step. In deterministic mode no wall clock may decide what happens, so there
     the deadline does not apply (Worker calls keep their own), and groups are handed on in the order of their indices.
     """
 
     rollouts_per_query: int = 8
-    concurrent_episodes: int = 256
+    concurrency: int = 256
     deadline_s: float | None = 1800.0
     deterministic: bool = False
 
     def __post_init__(self):
-        for name in ("rollouts_per_query", "concurrent_episodes"):
+        for name in ("rollouts_per_query", "concurrency"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1")
         if self.deadline_s is not None and not self.deadline_s > 0:
@@ -44,15 +44,15 @@ class RolloutConfig:
 
 
 class EpisodePool:
-    """Runs episodes with one protocol, sampler and Worker client, at most `config.concurrent_episodes` at a time."""
+    """Runs episodes with one protocol, sampler and Worker client, at most `config.concurrency` at a time."""
 
-    def __init__(self, protocol: RouterProtocol, sampler: Sampler, workers: WorkerClient, config: RolloutConfig):
+    def __init__(self, protocol: RouterProtocol, sampler: Sampler, workers: WorkerClient, config: PoolConfig):
         self.protocol = protocol
         self.sampler = sampler
         self.workers = workers
         self.config = config
         self._deadline_s = None if config.deterministic else config.deadline_s
-        self._places = asyncio.Semaphore(config.concurrent_episodes)  # first come, first served
+        self._places = asyncio.Semaphore(config.concurrency)  # first come, first served
         self._faults_logged: set[tuple] = set()
 
     async def run(
