@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from rw.model.config import ModelConfig
 from rw.model.qwen3 import EMBEDDING, HEAD, UnstackedParams
+from rw.sharding import constrain
 
 CHUNK = 128  # tokens of every row whose logits exist at a time
 
@@ -50,6 +51,8 @@ def token_logprobs(params, config: ModelConfig, hidden, targets, temperature=1.0
 
 def _chunk_logprobs(params, config, hidden, targets, temperature, with_entropy):
     scaled = logits(params, config, hidden) / temperature
+    if scaled.ndim == 3:
+        scaled = constrain(scaled, "batch", "length", "vocab")
     log_total = jax.nn.logsumexp(scaled, axis=-1)
     # A masked sum instead of a gather: it splits over a sharded vocabulary, and its gradient is no scatter.
     is_target = jax.lax.broadcasted_iota(jnp.int32, scaled.shape, scaled.ndim - 1) == targets[..., None]

@@ -18,6 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from rw.model import cache as kv
 from rw.model.attention import attend
 from rw.model.config import ModelConfig
+from rw.sharding import constrain
 
 LAYER_PREFIX = "model.layers."
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -91,6 +92,7 @@ class SelfAttention(nn.Module):
         if c.qk_norm:
             query, key = RMSNorm(c, name="q_norm")(query), RMSNorm(c, name="k_norm")(key)
         query, key = rotate(query, inputs.cos, inputs.sin), rotate(key, inputs.cos, inputs.sin)
+        query, key, value = (constrain(x, "batch", "length", "heads", "width") for x in (query, key, value))
         if layer_cache is None:
             keys, values = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
         else:
@@ -126,7 +128,8 @@ class DecoderLayer(nn.Module):
         attended, layer_cache = SelfAttention(self.config, name="self_attn")(normed, inputs, layer_cache)
         hidden = hidden + attended
         normed = RMSNorm(self.config, name="post_attention_layernorm")(hidden)
-        return hidden + MLP(self.config, name="mlp")(normed), layer_cache
+        hidden = hidden + MLP(self.config, name="mlp")(normed)
+        return constrain(hidden, "batch", "length", "width"), layer_cache
 
 
 class Embedding(nn.Module):
@@ -139,7 +142,7 @@ class Embedding(nn.Module):
         shape = (self.config.vocab_size, self.config.d_model)
         init = nn.initializers.normal(_EMBEDDING_STD)
         weight = self.param("weight", init, shape, jnp.dtype(self.config.param_dtype))
-        return weight[tokens].astype(self.config.compute_dtype)
+        return constrain(weight[tokens].astype(self.config.compute_dtype), "batch", "length", "width")
 
 
 class Backbone(nn.Module):

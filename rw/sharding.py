@@ -1,0 +1,140 @@
+"""How arrays lie on a mesh of devices: tables of logical axes and parameter names. Knows no model and no step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from rw.errors import ConfigError
+
+MESH_AXES = ("data", "fsdp", "tensor")
+
+# Where each logical axis lies. Parameters are split by width over fsdp and gathered where a layer uses them;
+# activations keep their width whole, so that the batch owns fsdp.
+LOGICAL_AXES: dict[str, tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "length": (),
+    "width": (),  # d_model of activations
+    "layers": (),
+    "embed": ("fsdp",),  # d_model of parameters
+    "heads": ("tensor",),  # heads × head_dim, or heads
+    "mlp": ("tensor",),
+    "vocab": ("tensor",),
+    "norm": (),
+}
+
+# Logical axes of a parameter by the module that owns it: the part of its name before `.weight`.
+PARAMETER_AXES: dict[str, tuple[str, ...]] = {
+    "embed_tokens": ("vocab", "embed"),
+    "lm_head": ("embed", "vocab"),
+    "q_proj": ("embed", "heads"),
+    "k_proj": ("embed", "heads"),
+    "v_proj": ("embed", "heads"),
+    "o_proj": ("heads", "embed"),
+    "gate_proj": ("embed", "mlp"),
+    "up_proj": ("embed", "mlp"),
+    "down_proj": ("mlp", "embed"),
+    "q_norm": ("norm",),
+    "k_norm": ("norm",),
+    "input_layernorm": ("norm",),
+    "post_attention_layernorm": ("norm",),
+    "norm": ("norm",),
+}
+
+
+def make_mesh(shape: Mapping[str, int] | Sequence[int], devices=None, n_kv_heads: int | None = None):
+    """A mesh of axes (data, fsdp, tensor) that the compiler partitions by itself.
+
+    Args:
+        shape: sizes by name (axes left out are 1) or in order. devices: by default all; the sizes must use them all.
+        n_kv_heads: of the model, which `tensor` must divide: a head is never split between devices.
+
+    Raises ConfigError, with the legal values, on sizes that do not fit.
+    """
+    sizes = _sizes(shape)
+    count = jax.device_count() if devices is None else len(devices)
+    if math.prod(sizes) != count:
+        named = dict(zip(MESH_AXES, sizes, strict=True))
+        raise ConfigError(f"mesh {named}: the product must be the {count} devices here")
+    tensor = sizes[MESH_AXES.index("tensor")]
+    if n_kv_heads is not None and n_kv_heads % tensor:
+        legal = [n for n in range(1, n_kv_heads + 1) if n_kv_heads % n == 0]
+        raise ConfigError(f"mesh.tensor={tensor}: must divide the {n_kv_heads} key/value heads, one of {legal}")
+    return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES), devices=devices)
+
+
+def _sizes(shape) -> tuple[int, ...]:
+    if isinstance(shape, Mapping):
+        unknown = sorted(set(shape) - set(MESH_AXES))
+        if unknown:
+            raise ConfigError(f"mesh axis {unknown[0]!r}: must be one of {', '.join(MESH_AXES)}")
+        shape = [shape.get(name, 1) for name in MESH_AXES]
+    sizes = tuple(int(size) for size in shape)
+    if len(sizes) != len(MESH_AXES) or min(sizes) < 1:
+        raise ConfigError(f"mesh {sizes}: must be {len(MESH_AXES)} sizes of at least 1, for {', '.join(MESH_AXES)}")
+    return sizes
+
+
+def partition_spec(logical: Sequence[str]) -> PartitionSpec:
+    """The mesh axes of an array whose axes are named as in LOGICAL_AXES."""
+    return PartitionSpec(*(LOGICAL_AXES[name] or None for name in logical))
+
+
+def param_shardings(mesh, tree):
+    """A NamedSharding for each leaf of a tree keyed by parameter names: parameters, gradients, optimiser state.
+
+    Both layouts work, with and without a leading layer axis. Scalars are replicated. Raises ConfigError on a name that
+    the table lacks, and where an axis does not divide.
+    """
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: _leaf_sharding(mesh, path, leaf), tree)
+
+
+def _leaf_sharding(mesh, path, leaf) -> NamedSharding:
+    if not leaf.shape:
+        return NamedSharding(mesh, PartitionSpec())
+    names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+    name = str(names[-1]) if names else jax.tree_util.keystr(path)
+    owner = name.removesuffix(".weight").rpartition(".")[2]
+    if owner not in PARAMETER_AXES:
+        raise ConfigError(f"parameter {name!r}: no sharding rule; rules exist for {', '.join(PARAMETER_AXES)}")
+    logical = PARAMETER_AXES[owner]
+    logical = ("layers",) * (len(leaf.shape) - len(logical)) + logical
+    for size, axis in zip(leaf.shape, logical, strict=True):
+        ways = math.prod(mesh.shape[name] for name in LOGICAL_AXES[axis])
+        if size % ways:
+            raise ConfigError(f"parameter {name!r}: axis {axis} of {size} does not divide over {ways} devices")
+    return NamedSharding(mesh, partition_spec(logical))
+
+
+def batch_sharding(mesh) -> NamedSharding:
+    """Arrays whose first axis is the batch: split over data and fsdp."""
+    return NamedSharding(mesh, partition_spec(("batch",)))
+
+
+def cache_sharding(mesh) -> NamedSharding:
+    """Keys and values of a cache, whose first axes are rows and key/value heads."""
+    return NamedSharding(mesh, partition_spec(("batch", "heads")))
+
+
+def replicated(mesh) -> NamedSharding:
+    """One whole copy on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def constrain(x, *logical: str):
+    """Says how an activation lies, where a mesh is set (`jax.set_mesh`); axes that do not divide are left alone.
+
+    Without it the compiler may follow a parameter's split by width into the activations and gather the batch instead.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or any(name not in mesh.axis_names for name in MESH_AXES):
+        return x
+    axes = []
+    for size, name in zip(x.shape, logical, strict=True):
+        names = LOGICAL_AXES[name]
+        fits = size % math.prod(mesh.shape[axis] for axis in names) == 0
+        axes.append(names if names and fits else None)
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes))

@@ -1,0 +1,171 @@
+"""The model against transformers' Qwen3, from committed files and, in the full tier, against a live torch model."""
+
+import dataclasses
+import importlib.util
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from rw.errors import CheckpointError
+from rw.model import hf, qwen3
+from rw.model.config import ModelConfig
+from rw.model.logprobs import logits, token_logprobs
+
+FOLDER = pathlib.Path(__file__).parents[1] / "data" / "model"
+NAMES = ("qwen3_tied", "qwen3_untied")
+TEMPERATURE = 0.8
+
+
+def load(name):
+    with safe_open(FOLDER / f"{name}.safetensors", framework="np") as file:
+        config = ModelConfig(**json.loads(file.metadata()["config"]))
+        return config, {key: file.get_tensor(key) for key in file.keys()}
+
+
+def part(arrays, prefix):
+    return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}
+
+
+def summed_logprobs(params, config, tokens, positions):
+    hidden, _ = qwen3.hidden_states(params, config, tokens, positions)
+    logprobs = token_logprobs(params, config, hidden[:, :-1], tokens[:, 1:], TEMPERATURE, chunk=7)
+    return logprobs.sum(), (logits(params, config, hidden), logprobs)
+
+
+forward = jax.jit(lambda *args: summed_logprobs(*args)[1][0], static_argnums=1)
+forward_backward = jax.jit(jax.value_and_grad(summed_logprobs, has_aux=True), static_argnums=1)
+
+
+def check_against(arrays, config):
+    params = hf.from_hf(part(arrays, "weights/"), config)
+    (_, (ours, logprobs)), gradients = forward_backward(params, config, arrays["tokens"], arrays["positions"])
+    assert np.abs(ours - arrays["logits"]).max() <= 1e-4
+    assert np.abs(logprobs - arrays["logprobs"]).max() <= 1e-4
+    expected = part(arrays, "gradients/")
+    found = hf.to_hf(jax.device_get(gradients))
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert np.abs(found[name] - gradient).max() <= 1e-4, name
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("attention", ["xla", "chunked_xla"])
+def test_logits_and_logprob_gradients_equal_transformers(name, attention):
+    config, arrays = load(name)
+    check_against(arrays, dataclasses.replace(config, attention=attention, attention_chunk=9))
+
+
+def test_references_cover_the_shapes_that_differ():
+    tied, untied = (load(name)[0] for name in NAMES)
+    assert tied.tied and tied.head_dim != tied.d_model // tied.n_heads and tied.rope_theta == 5e6
+    assert tied.n_kv_heads < tied.n_heads
+    assert not untied.tied and untied.rope_theta == 1e6 and untied.n_kv_heads == untied.n_heads
+
+
+def interleaved(x, cos, sin):
+    """The other rotary layout: feature 2i turns with feature 2i + 1."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    half = x.shape[-1] // 2
+    cos, sin = cos[..., :half], sin[..., :half]
+    return jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1).reshape(x.shape)
+
+
+def without_qk_norm(config, params):
+    return dataclasses.replace(config, qk_norm=False), params
+
+
+def with_other_theta(config, params):
+    return dataclasses.replace(config, rope_theta=1e6 if config.rope_theta == 5e6 else 5e6), params
+
+
+def with_narrower_heads(config, params):
+    """Twice as many heads of half the width: all projections keep their shapes."""
+    config = dataclasses.replace(
+        config, head_dim=config.head_dim // 2, n_heads=2 * config.n_heads, n_kv_heads=2 * config.n_kv_heads
+    )
+    norms = {n: x[:, : config.head_dim] for n, x in params.items() if n.endswith(("q_norm.weight", "k_norm.weight"))}
+    return config, params | norms
+
+
+def with_the_other_head(config, params):
+    """An untied model read as tied, a tied one given a head of its own."""
+    head = {} if not config.tied else {qwen3.HEAD: np.roll(params[qwen3.EMBEDDING], 1, axis=0).T}
+    return dataclasses.replace(config, tied=not config.tied), params | head
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "breakage", [without_qk_norm, with_other_theta, with_narrower_heads, with_the_other_head], ids=lambda f: f.__name__
+)
+def test_reference_notices_a_broken_model(name, breakage):
+    config, arrays = load(name)
+    broken, params = breakage(config, hf.from_hf(part(arrays, "weights/"), config))
+    found = forward(params, broken, arrays["tokens"], arrays["positions"])
+    assert np.abs(found - arrays["logits"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reference_notices_the_other_rotary_layout(name, monkeypatch):
+    config, arrays = load(name)
+    params = hf.from_hf(part(arrays, "weights/"), config)
+    monkeypatch.setattr(qwen3, "rotate", interleaved)
+    (_, (found, _)) = summed_logprobs(params, config, arrays["tokens"], arrays["positions"])
+    assert np.abs(found - arrays["logits"]).max() > 1e-3
+
+
+def test_names_and_orientation_survive_a_round_trip():
+    config, arrays = load("qwen3_untied")
+    weights = part(arrays, "weights/")
+    back = hf.to_hf(hf.from_hf(weights, config))
+    assert back.keys() == weights.keys()
+    assert all(np.array_equal(back[name], x) for name, x in weights.items())
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (lambda w: w.pop("model.norm.weight"), "lack model.norm.weight"),
+        (lambda w: w.pop("model.layers.1.mlp.up_proj.weight"), "lack model.layers.1.mlp.up_proj.weight"),
+        (lambda w: w.update({"model.extra.weight": np.zeros(3)}), "hold model.extra.weight"),
+        (lambda w: w.update({"model.norm.weight": np.zeros(3)}), r"shape \(3,\)"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_by_name(spoil, message):
+    config, arrays = load("qwen3_tied")
+    weights = part(arrays, "weights/")
+    spoil(weights)
+    with pytest.raises(CheckpointError, match=message):
+        hf.from_hf(weights, config)
+
+
+def test_a_tied_model_ignores_a_second_copy_of_its_embedding():
+    config, arrays = load("qwen3_tied")
+    weights = part(arrays, "weights/")
+    params = hf.from_hf(weights | {qwen3.HEAD: weights[qwen3.EMBEDDING]}, config)
+    assert qwen3.HEAD not in params
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "shape",
+    [
+        dict(n_layers=3, n_heads=6, n_kv_heads=2, head_dim=16, d_ff=72, rope_theta=5e6, tied=True),
+        dict(n_layers=2, n_heads=4, n_kv_heads=4, head_dim=12, d_ff=40, rope_theta=1e6, tied=False),
+        dict(n_layers=2, n_heads=8, n_kv_heads=1, head_dim=8, d_ff=96, rope_theta=1e4, tied=False),
+    ],
+)
+def test_fresh_random_models_equal_live_transformers(shape):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    spec = importlib.util.spec_from_file_location("make_reference", pathlib.Path(__file__).parent / "make_reference.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    shape = dict(vocab_size=160, d_model=48) | shape
+    for seed in range(3):
+        tensors = script.reference(script.build(shape, 100 + seed), *script.inputs(shape, seed))
+        check_against({name: x.numpy() for name, x in tensors.items()}, ModelConfig(**shape))
