@@ -1,7 +1,7 @@
 """Sampling keys: a pure function of what is sampled, never of when, where or beside what it is sampled.
 
-Keys are folded from (step, query, rollout, turn, token). A key split off in the order of arrival would give other samples
-as soon as a Worker answers late, and a resumed run could not meet the run it continues.
+Keys are folded from (step, query, rollout, turn, token). A key split off in the order of arrival would give other
+samples as soon as a Worker answers late, and a resumed run could not meet the run it continues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def turn_words(request: TurnRequest) -> np.ndarray:
 
 
 def turn_key_from_words(base: jax.Array, words: jax.Array) -> jax.Array:
-    """u32[2]: the key of the turn named by `words` u32[4]; traceable, so a whole batch is folded inside the decode step."""
+    """u32[2]: the key of the turn named by `words` u32[4]; traceable: a batch is folded inside the decode step."""
     key = jax.random.wrap_key_data(base, impl="threefry2x32")
     for i in range(KEY_WORDS):
         key = jax.random.fold_in(key, words[i])

@@ -1,14 +1,12 @@
 """One token per row from its logits: temperature, exact top-p, or greedy. Pure jax; knows neither model nor tokenizer.
 
-Top-p asks which tokens lie in the nucleus, and the plain way to know is to sort the vocabulary at every step, which costs
-more than a small model's whole forward pass. We draw from the full distribution first and then ask of the few drawn
-candidates alone whether they lie in the nucleus: the first one that does is an exact draw from it (rejection sampling).
-Only a row without an accepted candidate is sorted.
+Top-p asks which tokens lie in the nucleus, and the plain way to know is to sort the vocabulary at every step, which
+costs more than a small model's whole forward pass. We draw from the full distribution first and then ask of the few
+drawn candidates alone whether they lie in the nucleus: the first one that does is an exact draw from it (rejection
+sampling). Only a row without an accepted candidate is sorted.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,11 +63,11 @@ def _draw_nucleus(scaled: jax.Array, weights: jax.Array, keys: jax.Array, top_p:
     ids = jnp.take_along_axis(candidates, first[:, None], axis=-1)[:, 0]
     found = jnp.any(accepted, axis=-1)
 
-    def by_sorting(_: Any) -> jax.Array:
-        rows = (weights, uniforms[:, count], ids, found)
-        return jax.lax.map(lambda row: jax.lax.cond(row[3], lambda r: r[2], lambda r: _sorted_draw(r, top_p), row), rows)
+    def one_row(row: tuple[jax.Array, ...]) -> jax.Array:
+        return jax.lax.cond(row[3], lambda r: r[2], lambda r: _sorted_draw(r[0], r[1], top_p), row)
 
-    return jax.lax.cond(jnp.all(found), lambda _: ids, by_sorting, None)
+    rows = (weights, uniforms[:, count], ids, found)
+    return jax.lax.cond(jnp.all(found), lambda r: r[2], lambda r: jax.lax.map(one_row, r), rows)
 
 
 def _typed(key: jax.Array) -> jax.Array:
@@ -122,9 +120,8 @@ def _block_width(size: int) -> int:
     return width
 
 
-def _sorted_draw(row: tuple[jax.Array, ...], top_p: float) -> jax.Array:
-    """i32[]: the exact draw for one row (weights f32[v], uniform f32[], …) by sorting it."""
-    weights, uniform = row[0], row[1]
+def _sorted_draw(weights: jax.Array, uniform: jax.Array, top_p: float) -> jax.Array:
+    """i32[]: the exact draw for one row, weights f32[v] and uniform f32[] in [0, 1), by sorting it."""
     ordered = jnp.sort(weights)[::-1]
     above = jnp.cumsum(ordered) - ordered
     # The first token is kept even where top_p is so small that rounding would lose it.

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from rw.sampler import sampling
-from rw.sampler.sampling import sample
+
+# Compiled, as the engine runs it.
+sample = jax.jit(sampling.sample, static_argnames=("temperature", "top_p", "greedy", "vocab_size"))
 
 
 def many_draws(logits, count, temperature, top_p, vocab_size=None, seed=0):
@@ -75,7 +77,7 @@ def test_greedy_takes_the_first_best_real_token():
 def test_logprob_is_the_log_softmax_at_temperature_over_the_whole_vocabulary(top_p):
     logits = jax.random.normal(jax.random.PRNGKey(4), (64, 1000)) * 3
     keys = jax.random.split(jax.random.PRNGKey(5), 64)
-    ids, logprobs = jax.jit(lambda x, k: sample(x, k, 0.8, top_p, False, 990))(logits, keys)
+    ids, logprobs = sample(logits, keys, 0.8, top_p, False, 990)
     want = jax.nn.log_softmax(logits / 0.8)[jnp.arange(64), ids]
     np.testing.assert_allclose(logprobs, want, rtol=2e-6, atol=2e-6)
     assert np.all(np.asarray(logprobs) <= 0)
