@@ -7,6 +7,7 @@ their line, in the order Role, Question, Task, then the replies shown.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 
 from rw.types import Role
@@ -54,7 +55,7 @@ def read_message(content: str) -> WorkerMessage | None:
         starts = starts[:1]  # it stands alone: what looks like a heading behind it is its own text
     task_end = starts[0] if starts else len(lines)
     replies = []
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+    for start, end in itertools.pairwise([*starts, len(lines)]):
         match = _REPLY.fullmatch(lines[start])
         role = Role(match[2]) if match[2] else None
         replies.append(ShownReply(match[1], role, "\n".join(lines[start + 1 : end]).strip()))
@@ -64,6 +65,16 @@ def read_message(content: str) -> WorkerMessage | None:
         task="\n".join(lines[task_at + 1 : task_end]).strip(),
         replies=tuple(replies),
     )
+
+
+def write_message(message: WorkerMessage, closing: str) -> str:
+    """The inverse of `read_message`: sections with their headings, and the reply-format line `closing` last."""
+    sections = [] if message.role is None else [f"Role: {message.role}"]
+    sections += [f"Question:\n{message.question}", f"Task:\n{message.task}"]
+    for reply in message.replies:
+        heading = "Previous reply:" if reply.node_id is None else f"Reply of {reply.node_id} ({reply.role}):"
+        sections.append(f"{heading}\n{reply.text}")
+    return "\n\n".join([*sections, closing])
 
 
 def answer_body(text: str) -> str | None:
