@@ -50,6 +50,14 @@ def mode_peers(batch: GroupBatch):
     return group_peers(batch) & (batch.mode[:, :, None] == batch.mode[:, None, :])
 
 
+def centred(rewards, mask):
+    """Rewards less their rounded group mean, f32[G, K, C]: a shift that no statistic below notices.
+
+    Scores of 0.9 that differ by 1e-3 would lose four digits to the rounding of a float32 mean; near 0 they keep them.
+    """
+    return fill(rewards - masked_mean(rewards, mask, axis=1)[:, None, :], mask)
+
+
 def peer_mean(rewards, peers):
     """μ_c or μ_{m,c} for every rollout, f32[G, K, C], by the choice of `peers`. RouteWeaver, Eq. 14.
 
@@ -74,7 +82,7 @@ def normalise(deviation, std, config: AdvantageConfig):
 def component_advantages(batch: GroupBatch, config: AdvantageConfig):
     """(A_GRPO, A_mode, A_inner) per component, each f32[G, K, C], 0 outside V. RouteWeaver, Eq. 15."""
     mask = batch.retained[..., None]
-    rewards = fill(batch.rewards, mask)
+    rewards = centred(fill(batch.rewards, mask), mask)
     group_mean = peer_mean(rewards, group_peers(batch))
     mode_mean = peer_mean(rewards, mode_peers(batch))
     std = group_std(rewards, group_mean, batch.retained)
