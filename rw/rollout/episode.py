@@ -72,7 +72,7 @@ class Episode:
         """Turn by turn: the router writes, its calls are answered, the replies are shown to it.
 
         A failed call or sampler ends the rollout as an infrastructure failure, whatever the router wrote before.
-        WorkerRefusedError and cancellation pass through; the sampler forgets the episode in every case.
+        RwError (a Worker refuses us) and cancellation pass through; the sampler forgets the episode in every case.
         """
         try:
             while (limits := self.dialogue.next_turn()) is not None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from rw.errors import ConfigError, DataError, FailureCause
+from rw.errors import ConfigError, DataError, FailureCause, RwError
 from rw.rollout.pool import EpisodePool
 from rw.rollout.tasks import gather_or_cancel
 from rw.types import Group, Mode, Query, ScoredTrajectory, Status, Trajectory, Verdict
@@ -60,7 +60,7 @@ async def run_group(
 ) -> Group:
     """Runs and scores the K rollouts of a query side by side; `on_rollout` is told of each when it has its verdict.
 
-    Raises WorkerRefusedError; then, as when it is cancelled, no rollout is left running.
+    Raises RwError, such as WorkerRefusedError; then, as when it is cancelled, no rollout is left running.
     """
 
     async def rollout(index: int) -> ScoredTrajectory:
@@ -84,6 +84,8 @@ async def score_trajectory(query: Query, trajectory: Trajectory, score: Score) -
         return ScoredTrajectory(trajectory, verdict=None)
     try:
         verdict = await score(query, trajectory.answer)
+    except RwError:
+        raise
     except Exception as error:
         log.error("scoring rollout %d of %s failed: %s", trajectory.rollout_index, query.id, error, exc_info=error)
         failed = dataclasses.replace(

@@ -1,7 +1,8 @@
 """Many episodes at a time: a bound, a deadline for each, and no failure of one that another would notice.
 
 A bad rollout is data, not a crash: whatever goes wrong inside an episode ends that episode as an infrastructure failure
-with a cause. Only what must stop the run passes through: a Worker that refuses us for good, and cancellation.
+with a cause. Only what must stop the run passes through: an RwError, such as a Worker that refuses us for good or a
+ledger that cannot be written, and cancellation.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 
 import numpy as np
 
-from rw.errors import ConfigError, FailureCause, WorkerRefusedError
+from rw.errors import ConfigError, FailureCause, RwError
 from rw.protocol.dialogue import RouterProtocol
 from rw.rollout.episode import Episode
 from rw.sampler.interface import Sampler
@@ -65,7 +66,7 @@ class EpisodePool:
         step: int,
         policy_version: int,
     ) -> Trajectory:
-        """Waits for a place and runs one episode; always a trajectory, but for WorkerRefusedError and cancellation.
+        """Waits for a place and runs one episode; always a trajectory, but for RwError and cancellation.
 
         The deadline runs from the episode's own start. The tokens and calls of a stopped episode are kept: they were
         paid for, and lengths are reported before exclusions.
@@ -86,7 +87,7 @@ class EpisodePool:
                         policy_version=policy_version,
                     )
                     return await episode.run()
-            except WorkerRefusedError:
+            except RwError:
                 raise
             except Exception as error:
                 if isinstance(error, TimeoutError) and deadline.expired():

@@ -33,9 +33,9 @@ async def stream_groups(
     """Runs all groups at once and yields each when it is complete: in order of arrival, or, where the pool's config is
     deterministic, in order of index.
 
-    Raises WorkerRefusedError as soon as a Worker refuses, whichever group comes next. Closing the iterator cancels what
-    still runs and waits for it; take it `async with contextlib.aclosing(...)`, since a loop that is left early, or
-    whose body raises, closes its iterator only some time later.
+    Raises RwError as soon as a rollout does (a Worker refuses us), whichever group comes next. Closing the iterator
+    cancels what still runs and waits for it; take it `async with contextlib.aclosing(...)`, since a loop that is left
+    early, or whose body raises, closes its iterator only some time later.
     """
     progress = Progress(rollouts=0, failures=0, total=len(tasks) * pool.config.rollouts_per_query)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pathlib
 
 import hypothesis.strategies as st
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 
 from rw.errors import DataError
-from rw.protocol.chat import TokenCodec
 from rw.rollout.record import TrajectoryWriter, describe, load_trajectory, segment_runs
 from rw.types import (
     CallStatus,
@@ -27,14 +25,8 @@ from rw.types import (
     WorkerCall,
 )
 
-TOKENIZER = pathlib.Path(__file__).parent.parent.parent / "rw" / "data" / "files" / "qwen3_tokenizer.json.xz"
 QUERY = Query(id="nq/7", dataset="trivia_qa", domain="recall", prompt="Capital of Perú?", reference=("Lima", "Ciudad"))
 P, J, O, M, I = Segment.PROMPT, Segment.INJECTED, Segment.OBSERVATION, Segment.MODE, Segment.INNER
-
-
-@pytest.fixture(scope="module")
-def codec():
-    return TokenCodec.from_file(TOKENIZER)
 
 
 def call(**changes):
