@@ -67,16 +67,6 @@ def read_message(content: str) -> WorkerMessage | None:
     )
 
 
-def write_message(message: WorkerMessage, closing: str) -> str:
-    """The inverse of `read_message`: sections with their headings, and the reply-format line `closing` last."""
-    sections = [] if message.role is None else [f"Role: {message.role}"]
-    sections += [f"Question:\n{message.question}", f"Task:\n{message.task}"]
-    for reply in message.replies:
-        heading = "Previous reply:" if reply.node_id is None else f"Reply of {reply.node_id} ({reply.role}):"
-        sections.append(f"{heading}\n{reply.text}")
-    return "\n\n".join([*sections, closing])
-
-
 def answer_body(text: str) -> str | None:
     """The body of the last `<answer>…</answer>` of a text, stripped, or None."""
     bodies = _ANSWER.findall(text)

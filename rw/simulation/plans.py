@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 from rw.simulation.messages import answer_body
 from rw.simulation.skills import WORKERS, WorkerProfile
@@ -42,7 +43,7 @@ class Plan:
     mode: Mode
     turns: tuple[tuple[PlannedRoute, ...], ...]
 
-    def action(self, turn: int, observations: tuple[str, ...]) -> str:
+    def action(self, turn: int, observations: Sequence[str]) -> str:
         """The router's text of a turn: 0 declares the mode; after the planned turns comes the answer.
 
         Args:

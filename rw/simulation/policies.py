@@ -33,7 +33,7 @@ def next_action(
     policy: Policy, query: Query, rollout: int, forced_mode: Mode | None, turn: int, observations: Sequence[str]
 ) -> str:
     """The text of the router's turn: turn 0 declares the mode, the last one answers."""
-    return policy.plan(query, rollout, forced_mode).action(turn, tuple(observations))
+    return policy.plan(query, rollout, forced_mode).action(turn, observations)
 
 
 def script(policy: Policy, query_of: Callable[[str], Query]):

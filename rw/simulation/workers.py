@@ -11,16 +11,14 @@ import collections
 import dataclasses
 import enum
 import functools
-import math
 import re
-import statistics
 
 from rw.simulation import skills
 from rw.simulation.messages import WorkerMessage, answer_body, read_message
 from rw.simulation.skills import PROFILES, WorkerProfile
 from rw.simulation.world import MODULUS, STEP_SKILLS, Kind, Question, World, chance, digest, read_question
 from rw.types import Role
-from rw.workers.loopback import Completion, CompletionCall, CompletionError, Faults, LoopbackServer, serve
+from rw.workers.loopback import Completion, CompletionCall, CompletionError, Faults, Latency, LoopbackServer, serve
 
 FILLERS = ("so", "well", "okay", "here", "clearly", "thus", "we find", "it is", "I get", "my result")
 CANNOT_TELL = "I cannot tell what is asked."
@@ -39,7 +37,7 @@ class Task(enum.StrEnum):
 _TASK_WORDS = {
     Task.STEP_ONE: re.compile(r"\b(step (one|1)|first step)\b"),
     Task.STEP_TWO: re.compile(r"\b(step (two|2)|second step)\b"),
-    Task.PICK: re.compile(r"\b(pick|choose)\b"),
+    Task.PICK: re.compile(r"\b(pick|choose|combine|summarize)\b"),
     Task.SOLVE: re.compile(r"\b(solve|answer)\b"),
 }
 
@@ -139,8 +137,8 @@ def plan(question: Question) -> str:
     return f"Step one is {first}, step two is {second}."
 
 
-def write_reply(attempt: Attempt, message: WorkerMessage, task: Task) -> str:
-    """The whole reply of a Worker that has understood question and task."""
+def write_reply(attempt: Attempt, message: WorkerMessage, task: Task | None) -> str:
+    """The whole reply of a Worker that has understood question and task; planners and verifiers need no task."""
     if message.role is Role.PLANNER:
         return plan(attempt.question)
     if message.role is Role.VERIFIER:
@@ -173,16 +171,9 @@ def cut(text: str, max_tokens: int | None) -> tuple[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class SimulatedWorld:
-    """All simulated Workers of one world; `handler` answers chat completions for `rw.workers.loopback.serve`.
-
-    Args:
-      seed: the world's seed.
-      latency_median_s: median time to answer, 0 for none; log-normal with `latency_spread`, drawn from the call.
-    """
+    """All simulated Workers of the world of one seed; `handler` answers chat completions for a loopback server."""
 
     seed: int
-    latency_median_s: float = 0.0
-    latency_spread: float = 0.5
 
     @functools.cached_property
     def world(self) -> World:
@@ -192,8 +183,10 @@ class SimulatedWorld:
         """What a Worker says to a message: a pure function of seed, Worker, message and header."""
         message = read_message(content)
         question = read_question(message.question) if message else None
-        task = read_task(message.task) if message else None
-        if question is None or task is None:
+        if question is None:
+            return CANNOT_TELL
+        task = read_task(message.task)
+        if task is None and message.role not in (Role.PLANNER, Role.VERIFIER):  # their role is their task
             return CANNOT_TELL
         return write_reply(Attempt(self.world, PROFILES[worker_id], question, call_header), message, task)
 
@@ -205,14 +198,8 @@ class SimulatedWorld:
         text, finish_reason = cut(words, call.max_tokens)
         return Completion(text, count_tokens(call.content), count_tokens(text), finish_reason)
 
-    def latency(self, call: CompletionCall) -> float:
-        """Seconds that the call takes: log-normal, drawn from seed, Worker, message and header."""
-        if self.latency_median_s == 0:
-            return 0.0
-        draw = chance("latency", self.seed, call.model, call.content, call.call_header)
-        position = min(max(draw, 1e-9), 1 - 1e-9)  # the distribution's ends are infinite
-        return self.latency_median_s * math.exp(self.latency_spread * statistics.NormalDist().inv_cdf(position))
-
-    async def serve(self, host: str = "127.0.0.1", port: int = 0, faults: Faults | None = None) -> LoopbackServer:
+    async def serve(
+        self, host: str = "127.0.0.1", port: int = 0, latency: Latency | None = None, faults: Faults | None = None
+    ) -> LoopbackServer:
         """Starts an OpenAI-compatible server of all Workers of this world."""
-        return await serve(self.handler, host, port, self.latency, faults, skills.WORKER_IDS)
+        return await serve(self.handler, host, port, latency, faults, skills.WORKER_IDS)
