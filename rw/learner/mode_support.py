@@ -1,0 +1,108 @@
+"""The support term on the model: scores of the candidate declarations and, in a second pass, the term's gradient.
+
+The term is a function of a mean over all queries, so its gradient needs the scores of all before any; its slope in each
+score is then a constant of the second pass, whose micro-batches simply add up. (RouteWeaver, Eqs. 12 and 19.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rw.core.support import support_loss
+from rw.learner.batch import NO_ROW, BatchConfig, MicroBatch, Row, micro_batches
+from rw.learner.programs import GradientSum, policy_logprobs, row_sums
+from rw.model.config import ModelConfig
+from rw.types import Advantages, Group, Mode, Query, Segment
+
+SCORE_TEMPERATURE = 1.0  # the paper does not say; the scores compare modes, so we leave them unsharpened
+_ZERO = Advantages(grpo=np.float32(0), mode=np.float32(0), inner=np.float32(0))
+
+# query -> (prefix i32[T]: prompt and `<mode>`, contents: per mode the tokens of its word)
+ModeCandidates = Callable[[Query], tuple[np.ndarray, Sequence[np.ndarray]]]
+
+
+def candidate_rows(groups: Sequence[Group], mode_candidates: ModeCandidates) -> list[Row]:
+    """U·M rows, those of a query together in the order of modes: every query once, forced, free or excluded."""
+    queries = {group.query.id: group.query for group in groups}
+    rows = []
+    for query in queries.values():
+        prefix, contents = mode_candidates(query)
+        for mode, content in zip(Mode, contents, strict=True):
+            tokens = np.concatenate([prefix, content]).astype(np.int32)
+            segments = np.full(len(tokens), int(Segment.PROMPT), np.uint8)
+            segments[len(prefix) :] = int(Segment.MODE)
+            name = f"mode {mode.word} of query {query.id}"
+            rows.append(Row(name, tokens, segments, np.zeros(len(tokens), np.float32), _ZERO, False))
+    return rows
+
+
+class SupportTerm:
+    """Scores and gradient of the support term for one model. `place` puts a host tree where the model's batches lie."""
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        batch_config: BatchConfig,
+        support_floor: float,
+        place: Callable[[Any], Any],
+        shardings: Any = None,
+    ):
+        self._config = batch_config
+        self._place = place
+        self._floor = support_floor
+
+        def scores(params, micro):
+            logprobs, _ = policy_logprobs(params, model_config, micro, SCORE_TEMPERATURE, batch_config.logprob_chunk)
+            return row_sums(logprobs, micro)
+
+        def linear(params, micro, slope, coefficient):
+            return coefficient * jnp.sum(slope * scores(params, micro)), None
+
+        self._scores = jax.jit(scores)
+        self._gradient = GradientSum(linear, shardings)
+
+    def micro_batches(self, rows: Sequence[Row], by_length: bool) -> list[MicroBatch]:
+        """The candidate rows, on the device."""
+        return [self._place(micro) for micro in micro_batches(rows, self._config, by_length=by_length)]
+
+    def scores(self, params: Any, micros: Sequence[MicroBatch], count: int) -> np.ndarray:
+        """f32[U, M]: summed log-probs of each declaration's content; `count` is U·M."""
+        flat = np.zeros(count, np.float64 if jax.config.jax_enable_x64 else np.float32)
+        for micro, part in [(micro, self._scores(params, micro)) for micro in micros]:
+            row = np.asarray(micro.row)
+            flat[row[row != NO_ROW]] = np.asarray(part)[row != NO_ROW]
+        return flat.reshape(-1, len(Mode))
+
+    def loss_and_slope(self, scores: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """(L_support, p̄ f32[M], ∂L_support/∂scores f32[U, M])."""
+        (loss, mode_support), slope = _loss_and_slope(scores, self._floor)
+        return float(loss), np.asarray(mode_support), np.asarray(slope)
+
+    def add_gradient(
+        self, total: Any, params: Any, micros: Sequence[MicroBatch], slope: np.ndarray, coefficient: float
+    ) -> Any:
+        """`total` plus coefficient times the term's gradient. Without any slope, the usual case, no pass is run."""
+        if not slope.any():
+            return total
+        flat = slope.reshape(-1)
+        for micro in micros:
+            row = np.asarray(micro.row)
+            weights = np.where(row == NO_ROW, 0, flat[row]).astype(flat.dtype)
+            total, _ = self._gradient.add(total, params, micro, self._place(weights), np.float32(coefficient))
+        return total
+
+    def compile(self, params: Any, micro: MicroBatch, total: Any) -> Any:
+        """Compiles both passes for the shape of `micro`; `total` is given back unchanged in value."""
+        self._scores(params, micro).block_until_ready()
+        weights = self._place(np.zeros(micro.row.shape, np.float32))
+        return self._gradient.add(total, params, micro, weights, np.float32(0))[0]
+
+
+@jax.jit
+def _loss_and_slope(scores, support_floor):
+    return jax.value_and_grad(support_loss, has_aux=True)(scores, support_floor)

@@ -1,0 +1,95 @@
+"""The compiled parts that every learner shares: log-probs of policy tokens, summed gradients, one optimiser update.
+
+Knows no loss by name and no groups: an objective is a function passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rw.core.losses import policy_mask
+from rw.learner.batch import MicroBatch
+from rw.learner.optimizer import Optimizer
+from rw.model.config import ModelConfig
+from rw.model.logprobs import token_logprobs
+from rw.model.qwen3 import hidden_states
+from rw.types import TrainState
+
+
+def policy_logprobs(params: Any, model_config: ModelConfig, micro: MicroBatch, temperature: float, chunk: int):
+    """(log-probs, entropies), each f32[B, P], of the policy tokens; finite but without meaning in padding.
+
+    The head runs on policy tokens only: what Workers wrote is most of a row, and its logits are never needed.
+    """
+    hidden, _ = hidden_states(params, model_config, micro.tokens, micro.positions)
+    before = jnp.take_along_axis(hidden, micro.predictors[:, :, None], axis=1)  # [B, P, D]
+    return token_logprobs(params, model_config, before, micro.policy.tokens, temperature, chunk, with_entropy=True)
+
+
+def row_sums(values: jax.Array, micro: MicroBatch) -> jax.Array:
+    """f32[B]: sums of values [B, P] over each row's policy tokens."""
+    return jnp.where(policy_mask(micro.policy.segments, micro.policy.retained), values, 0).sum(-1)
+
+
+class GradientSum:
+    """Sums gradients of `objective(params, micro_batch, *arguments) -> (value, aux)` over micro-batches.
+
+    The sum is at least float32 and its buffers are reused. Objectives divide by counts of the whole batch, so that the
+    sum over all micro-batches is the gradient of the batch.
+    """
+
+    def __init__(self, objective: Callable, shardings: Any = None):
+        self._shardings = shardings
+        options = {} if shardings is None else {"out_shardings": (shardings, None)}
+
+        def add(total, params, micro, *arguments):
+            (value, aux), gradient = jax.value_and_grad(objective, has_aux=True)(params, micro, *arguments)
+            return jax.tree.map(lambda s, g: s + g.astype(s.dtype), total, gradient), (value, aux)
+
+        self._add = jax.jit(add, donate_argnums=0, **options)
+
+    def zeros(self, params: Any) -> Any:
+        """A gradient tree of zeros, lying as the parameters do."""
+        return jax.tree.map(lambda leaf: jnp.zeros_like(leaf, jnp.promote_types(leaf.dtype, jnp.float32)), params)
+
+    def add(self, total: Any, params: Any, micro: MicroBatch, *arguments: Any) -> tuple[Any, tuple[Any, Any]]:
+        """(total with the micro-batch's gradient added, (value, aux)); `total` is given away."""
+        return self._add(total, params, micro, *arguments)
+
+
+def make_update(optimizer: Optimizer) -> Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, jax.Array]]]:
+    """A compiled `(state, gradient, loss) -> (state, metrics)`; the state is given away.
+
+    Where loss or gradient is not finite, parameters and moments stay as they are and the skip is counted; the step and
+    the data position move on in either case, so that a poisoned batch is not met again.
+    """
+
+    def update(state: TrainState, gradient: Any, loss: jax.Array):
+        grad_norm = optax.global_norm(gradient)
+        finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        updates = jax.tree.map(lambda u: jnp.where(finite, u, 0), updates)
+        opt_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), opt_state, state.opt_state)
+        metrics = {
+            "grad_norm": grad_norm,
+            "update_norm": optax.global_norm(updates),
+            "param_norm": optax.global_norm(state.params),
+            "lr": optimizer.learning_rate(state.opt_state),
+        }
+        in_row, in_all = state.nonfinite_skips
+        skips = jnp.where(finite, jnp.stack([0, in_all]), jnp.stack([in_row + 1, in_all + 1]))
+        params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), state.params, updates)
+        state = state._replace(params=params, opt_state=opt_state, nonfinite_skips=skips.astype(jnp.int32))
+        return advance(state), metrics
+
+    return jax.jit(update, donate_argnums=0)
+
+
+def advance(state: TrainState) -> TrainState:
+    """The state after a step that touched nothing but its position."""
+    return state._replace(step=state.step + 1, data_batch_index=state.data_batch_index + 1)

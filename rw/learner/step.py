@@ -1,0 +1,317 @@
+"""One COMET-GRPO step: groups in, a new state and metrics out. Collected regime: all rollouts are there when it starts.
+
+Knows no rollouts in progress, no files and no schedule: what changes with the data position is passed in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from rw.core.advantages import AdvantageConfig, resolve
+from rw.core.losses import LossConfig, comet_loss
+from rw.errors import ConfigError, TrainingDivergedError
+from rw.learner import diagnostics
+from rw.learner.batch import (
+    BatchConfig,
+    MicroBatch,
+    Row,
+    empty_micro_batch,
+    group_batch,
+    micro_batches,
+    token_counts,
+    token_rows,
+)
+from rw.learner.mode_support import ModeCandidates, SupportTerm, candidate_rows
+from rw.learner.optimizer import Optimizer
+from rw.learner.programs import GradientSum, advance, make_update, policy_logprobs
+from rw.model.config import ModelConfig
+from rw.sharding import batch_sharding, param_shardings
+from rw.types import Advantages, Group, GroupBatch, Mode, TokenCounts, TrainState
+
+MAX_NONFINITE_IN_A_ROW = 3
+TERMS = ("mode", "inner", "kl", "support")
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerConfig:
+    """What a step depends on besides the model, the optimiser and the groups."""
+
+    batch: BatchConfig = BatchConfig()
+    loss: LossConfig = LossConfig()
+    advantage: AdvantageConfig = AdvantageConfig(efficiency_weight=0.0)  # its cold_start is set by each step
+    advantage_function: str | Callable = "comet"  # a name, "package.module:function" or a function
+    reference_cost_usd: float = 0.0070716653  # C_ref
+    exhausted_is_invalid: bool = False
+    support_floor: float = 0.05  # δ
+    logprob_temperature: float = 0.8  # the sampling temperature, for π_θ, π_old and π_ref alike
+    deterministic: bool = False  # rows in the order of groups and rollouts; otherwise by length, which pads least
+
+    def __post_init__(self):
+        if not self.logprob_temperature > 0:
+            raise ConfigError(f"logprob_temperature={self.logprob_temperature} must be above 0")
+        if not 0 < self.support_floor < 1 / len(Mode):
+            raise ConfigError(f"support floor {self.support_floor} must lie between 0 and 1/{len(Mode)}")
+
+
+class Learner:
+    """Computes steps. Holds the frozen reference and the compiled programs; the state is passed in and given back."""
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        optimizer: Optimizer,
+        reference_params: Any,
+        config: LearnerConfig,
+        mesh: jax.sharding.Mesh | None = None,
+    ):
+        """`reference_params` are only read and must stay alive; `init_state`, which copies, may have them too."""
+        self.model_config, self.config, self.mesh = model_config, config, mesh
+        self._shardings = None if mesh is None else param_shardings(mesh, reference_params)
+        if mesh is not None:
+            check_divides(config.batch, mesh)
+            reference_params = jax.device_put(reference_params, self._shardings)
+        self._reference_params = reference_params
+        self._advantage_function = resolve(config.advantage_function)
+        self._gradients: dict[str, GradientSum] = {}
+        self._reference = jax.jit(self._logprobs)
+        self._update = make_update(optimizer)
+        self._support = SupportTerm(model_config, config.batch, config.support_floor, self.place, self._shardings)
+
+    def step(
+        self,
+        state: TrainState,
+        groups: Sequence[Group],
+        *,
+        cold_start: bool,
+        support_coefficient: float = 0.0,
+        mode_candidates: ModeCandidates | None = None,
+    ) -> tuple[TrainState, dict[str, float]]:
+        """One update from one data batch.
+
+        Args:
+            state: given away; the new one takes its place.
+            groups: all groups of the batch, in any order.
+            cold_start: task component only, one global token mean, no support term.
+            support_coefficient: λ_b.
+            mode_candidates: scores the modes (`RouterProtocol.mode_candidates`); None leaves the support term out.
+
+        Returns:
+            (state with step and data position one further, metrics by name). Where every rollout is excluded, and where
+            loss or gradient is not finite, parameters and moments are those given.
+
+        Raises:
+            TrainingDivergedError: the third non-finite step in a row.
+        """
+        with self._scope():
+            return self._step(state, groups, cold_start, support_coefficient, mode_candidates)
+
+    def _step(self, state, groups, cold_start, support_coefficient, mode_candidates):
+        started = time.perf_counter()
+        batch, advantages, rows = self._rows(groups, cold_start)
+        counts = token_counts(rows)
+        micros = self._micro_batches(rows, with_reference=bool(self.config.loss.kl_coefficient))
+        referenced = time.perf_counter()
+        normalisers = self._normalisers(counts, cold_start)
+        total, value, terms, records = self._policy_gradient("loss", state.params, micros, normalisers)
+        support = {}
+        if mode_candidates is not None and not cold_start:
+            total, support = self._add_support(total, state.params, groups, mode_candidates, support_coefficient)
+        value = value + support_coefficient * support.get("loss/support", 0.0)
+        metrics = {**terms, **diagnostics.of_tokens(records, self.config.loss)}
+        if rows:
+            state, update = self._update(state, total, jnp.asarray(value, jnp.float32))
+            metrics.update({name: float(x) for name, x in update.items()})
+        else:
+            state = advance(state)
+            logging.warning("step %d: every rollout is excluded; no update", int(state.step))
+        metrics.update(diagnostics.of_advantages(batch, advantages), **support)
+        metrics.update({"loss/total": float(value), "lambda_b": support_coefficient, "cold_start": float(cold_start)})
+        metrics.update({"N_mode": float(counts.mode), "N_inner": float(counts.inner), "N_KL": float(counts.kl)})
+        metrics.update(_skips(state), rows=float(len(rows)), micro_batches=float(len(micros)))
+        finished = time.perf_counter()
+        metrics.update({"perf/reference_s": referenced - started, "perf/update_s": finished - referenced})
+        return state, metrics
+
+    def gradients(
+        self,
+        params: Any,
+        groups: Sequence[Group],
+        terms: Sequence[str] = TERMS,
+        *,
+        cold_start: bool = False,
+        mode_candidates: ModeCandidates | None = None,
+    ) -> dict[str, Any]:
+        """The gradient of each term of the loss alone, without its coefficient (β, λ_b) and without clipping."""
+        with self._scope():
+            return self._term_gradients(params, groups, terms, cold_start, mode_candidates)
+
+    def _term_gradients(self, params, groups, terms, cold_start, mode_candidates):
+        _, _, rows = self._rows(groups, cold_start)
+        micros = self._micro_batches(rows, with_reference="kl" in terms)
+        normalisers = self._normalisers(token_counts(rows), cold_start)
+        result = {}
+        for term in terms:
+            if term == "support":
+                result[term], _ = self._add_support(self._zeros(params), params, groups, mode_candidates, 1.0)
+            else:
+                result[term] = self._policy_gradient(_METRIC[term], params, micros, normalisers)[0]
+        return result
+
+    def reference_logprobs(self, micro: MicroBatch) -> jax.Array:
+        """f32[B, P]: log π_ref of the policy tokens of a placed micro-batch."""
+        return self._reference(self._reference_params, micro)
+
+    def warm_up(self, state: TrainState) -> None:
+        """Compiles every shape that a micro-batch can have; the state is left as it is."""
+        with self._scope():
+            self._compile(state)
+
+    def _compile(self, state: TrainState) -> None:
+        total = self._zeros(state.params)
+        nothing = TokenCounts(*(np.float32(0),) * 3)
+        for length, policy in self.config.batch.shapes():
+            micro = self.place(empty_micro_batch(length, policy, self.config.batch))
+            if self.config.loss.kl_coefficient:
+                self.reference_logprobs(micro)
+            total, _ = self._gradient("loss").add(total, state.params, micro, nothing)
+            if policy == min(self.config.batch.policy_buckets[0], length):  # declarations are short
+                total = self._support.compile(state.params, micro, total)
+        jax.block_until_ready(total)
+
+    def _scope(self):
+        return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+
+    def place(self, tree: Any) -> Any:
+        """Host arrays with a leading batch axis, on the device or split over the mesh."""
+        return jax.device_put(tree, None if self.mesh is None else batch_sharding(self.mesh))
+
+    def place_params(self, params: Any) -> Any:
+        """Parameters as this learner's mesh holds them."""
+        return params if self._shardings is None else jax.device_put(params, self._shardings)
+
+    def _rows(self, groups: Sequence[Group], cold_start: bool) -> tuple[GroupBatch, Advantages, list[Row]]:
+        groups = sorted(groups, key=lambda group: group.index)  # arrival order must not matter, not even in rounding
+        config = dataclasses.replace(self.config.advantage, cold_start=cold_start)
+        batch = group_batch(
+            groups,
+            reference_cost_usd=self.config.reference_cost_usd,
+            efficiency_weight=config.efficiency_weight,
+            cold_start=cold_start,
+            exhausted_is_invalid=self.config.exhausted_is_invalid,
+        )
+        if not groups:
+            return batch, Advantages(*(np.zeros((0, 0), np.float32),) * 3), []
+        advantages = self._advantage_function(batch, config)
+        for name in ("grpo", "mode", "inner"):
+            shape = np.shape(getattr(advantages, name))
+            if shape != batch.mode.shape:
+                raise ConfigError(
+                    f"advantage {self.config.advantage_function!r} returned {name} of shape {shape}; "
+                    f"it must be [G, K] = {batch.mode.shape}"
+                )
+        return batch, advantages, token_rows(groups, batch, advantages)
+
+    def _micro_batches(self, rows: Sequence[Row], with_reference: bool) -> list[MicroBatch]:
+        """Placed micro-batches, with their reference log-probs where something reads them."""
+        made = micro_batches(rows, self.config.batch, by_length=not self.config.deterministic)
+        placed = [self.place(micro) for micro in made]
+        if not with_reference:
+            return placed
+        scored = [(micro, self.reference_logprobs(micro)) for micro in placed]
+        jax.block_until_ready(scored)
+        return [m._replace(policy=m.policy._replace(reference_logprobs=reference)) for m, reference in scored]
+
+    def _normalisers(self, counts: TokenCounts, cold_start: bool) -> TokenCounts:
+        """The denominators of the mode, inner and KL sums.
+
+        One global token mean is the segment-wise loss with both counts set to their sum, so that leaving cold start
+        compiles nothing anew.
+        """
+        if cold_start or self.config.loss.reduction == "global":
+            return TokenCounts(mode=counts.mode + counts.inner, inner=counts.mode + counts.inner, kl=counts.kl)
+        return counts
+
+    def _logprobs(self, params: Any, micro: MicroBatch) -> jax.Array:
+        temperature, chunk = self.config.logprob_temperature, self.config.batch.logprob_chunk
+        return policy_logprobs(params, self.model_config, micro, temperature, chunk)[0]
+
+    def _gradient(self, metric: str) -> GradientSum:
+        if metric not in self._gradients:
+            self._gradients[metric] = GradientSum(self._objective(metric), self._shardings)
+        return self._gradients[metric]
+
+    def _objective(self, metric: str) -> Callable:
+        """`loss` is what training descends; a name of comet_loss's metrics is that term alone."""
+        config = self.config
+        loss_config = dataclasses.replace(config.loss, reduction="segment")  # see _normalisers
+        temperature, chunk = config.logprob_temperature, config.batch.logprob_chunk
+
+        def objective(params, micro, normalisers):
+            logprobs, entropy = policy_logprobs(params, self.model_config, micro, temperature, chunk)
+            policy = micro.policy
+            if config.batch.old_policy == "current":
+                # One update from the policy that sampled: π_old is π_θ, and the sampler's rounding stays outside.
+                policy = policy._replace(old_logprobs=jax.lax.stop_gradient(logprobs))
+            if not loss_config.kl_coefficient and metric == "loss":
+                policy = policy._replace(reference_logprobs=jax.lax.stop_gradient(logprobs))  # none was computed
+            loss, terms = comet_loss(logprobs, policy, normalisers, loss_config)
+            record = diagnostics.record(micro, logprobs, policy.old_logprobs, policy.reference_logprobs, entropy)
+            return terms.get(metric, loss), (terms, record)
+
+        return objective
+
+    def _policy_gradient(self, metric: str, params: Any, micros: Sequence[MicroBatch], normalisers: TokenCounts):
+        """(gradient, value, terms, records) of the loss or of one term over all micro-batches."""
+        total, results = self._zeros(params), []
+        for micro in micros:
+            total, result = self._gradient(metric).add(total, params, micro, normalisers)
+            results.append(result)
+        results = jax.device_get(results)
+        names = ["loss/pg_mode", "loss/pg_inner", *(["loss/kl"] if self.config.loss.kl_coefficient else [])]
+        terms = {name: float(sum(terms[name] for _, (terms, _) in results)) for name in names}
+        value = float(sum(value for value, _ in results))
+        return total, value, terms, [record for _, (_, record) in results]
+
+    def _add_support(self, total: Any, params: Any, groups, mode_candidates: ModeCandidates, coefficient: float):
+        """The gradient with λ_b times the support term's added, and the term's metrics."""
+        rows = candidate_rows(sorted(groups, key=lambda group: group.index), mode_candidates)
+        micros = self._support.micro_batches(rows, by_length=not self.config.deterministic)
+        loss, mode_support, slope = self._support.loss_and_slope(self._support.scores(params, micros, len(rows)))
+        if coefficient:
+            total = self._support.add_gradient(total, params, micros, slope, coefficient)
+        metrics = {f"mode/p_bar/{mode.word}": float(share) for mode, share in zip(Mode, mode_support, strict=True)}
+        return total, {"loss/support": loss, **metrics}
+
+    def _zeros(self, params: Any) -> Any:
+        return self._gradient("loss").zeros(params)
+
+
+_METRIC = {"mode": "loss/pg_mode", "inner": "loss/pg_inner", "kl": "loss/kl"}
+
+
+def check_divides(config: BatchConfig, mesh: jax.sharding.Mesh) -> None:
+    """Raises ConfigError where the rows of a micro-batch cannot be split evenly over the mesh."""
+    ways = mesh.shape["data"] * mesh.shape["fsdp"]
+    if config.micro_batch % ways:
+        raise ConfigError(f"batch.micro_batch={config.micro_batch} does not divide over data × fsdp = {ways} devices")
+
+
+def _skips(state: TrainState) -> dict[str, float]:
+    in_row, in_all = (int(count) for count in state.nonfinite_skips)
+    if in_row:
+        logging.warning("step %d: loss or gradient is not finite; skipped (%d in a row)", int(state.step), in_row)
+    if in_row >= MAX_NONFINITE_IN_A_ROW:
+        raise TrainingDivergedError(
+            f"loss or gradient was not finite in {in_row} steps in a row, the last of them step {int(state.step)}: "
+            "lower optimizer.learning_rate or look at the last trajectories, then continue from the last checkpoint"
+        )
+    return {"nonfinite_skips": float(in_all)}
