@@ -5,8 +5,8 @@
     config.workers.endpoints = six["get_workers"]()
 
 worker_1 and worker_2 are served locally (vLLM, one port each); worker_3 to worker_6 come from OpenRouter and need the
-key in OPENROUTER_API_KEY. Prices are the fixed reference prices of Table 7, in USD per million tokens: they measure cost
-and need not be what is paid. The descriptions are ours; the router reads them with the id, never a name or a price.
+key in OPENROUTER_API_KEY. Prices are the fixed reference prices of Table 7, in USD per million tokens: they measure
+cost and need not be what is paid. The descriptions are ours; the router reads them with the id, no name and no price.
 """
 
 OPENROUTER_URL = "https://openrouter.ai/api/v1"

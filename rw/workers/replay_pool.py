@@ -1,7 +1,7 @@
 """Workers that say what real models were recorded to say, served over the same HTTP path as any other.
 
 A call is matched by the original question in its `Question:` section, whatever the sub-query asks: Worker k answers
-with what model k really said to that question, so further calls of a multi or agentic rollout add further opinions only.
+with what model k really said to that question, so further calls of a multi or agentic rollout only add opinions.
 Recorded costs hold output only. Usage is therefore the recorded output tokens and 0 input tokens, priced at 0.
 """
 

@@ -1,0 +1,136 @@
+"""What an HTTP answer means: literal bodies and their outcome."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rw.errors import FailureCause
+from rw.workers.reply import Failure, Reply, Usage, read_reply, read_usage
+
+JSON = "application/json"
+
+
+def answer(message, finish_reason="stop", usage=None, **fields) -> bytes:
+    choice = {"message": message, "finish_reason": finish_reason}
+    return json.dumps({"choices": [choice], "usage": usage} | fields).encode()
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": "Lima."}, "Lima."),
+        ({"content": [{"type": "text", "text": "Li"}, {"type": "image"}, {"type": "text", "text": "ma"}]}, "Lima"),
+        ({"content": None, "refusal": "I cannot help with that."}, "I cannot help with that."),
+        ({"content": "  spaces stay  "}, "  spaces stay  "),
+        ({"content": "lone \ud800 surrogate, whole \ud83d\ude00 pair"}, "lone � surrogate, whole 😀 pair"),
+    ],
+)
+def test_text_of_a_choice(message, text):
+    assert read_reply(200, JSON, answer(message)) == Reply(text, None, "stop")
+
+
+def test_cut_or_filtered_text_is_an_ordinary_reply():
+    assert read_reply(200, JSON, answer({"content": "half a"}, "length")) == Reply("half a", None, "length")
+    assert read_reply(200, JSON, answer({"content": "part"}, "content_filter")).finish_reason == "content_filter"
+    assert read_reply(200, JSON, answer({"content": "text"}, None)).finish_reason is None
+
+
+@pytest.mark.parametrize("content", ["", " \n\t", None, [], 7])
+def test_choice_without_text_is_empty_output_with_its_usage(content):
+    body = answer({"content": content}, usage={"prompt_tokens": 5, "completion_tokens": 0})
+    outcome = read_reply(200, JSON, body)
+    assert (outcome.cause, outcome.usage) == (FailureCause.EMPTY_OUTPUT, Usage(5, 0))
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 12, "completion_tokens": 3}, Usage(12, 3)),
+        ({"prompt_tokens": 12.0, "completion_tokens": 3}, Usage(12, 3)),
+        ({"prompt_tokens": 0, "completion_tokens": 3}, Usage(0, 3)),
+        ({"prompt_tokens": 12, "completion_tokens": 0}, None),
+        ({"prompt_tokens": -1, "completion_tokens": 3}, None),
+        ({"prompt_tokens": 12, "completion_tokens": 10**9}, None),
+        ({"prompt_tokens": 12, "completion_tokens": 2.5}, None),
+        ({"prompt_tokens": True, "completion_tokens": 3}, None),
+        ({"prompt_tokens": "12", "completion_tokens": 3}, None),
+        ({"prompt_tokens": float("nan"), "completion_tokens": 3}, None),
+        ({"completion_tokens": 3}, None),
+        ({}, None),
+        (None, None),
+        ([12, 3], None),
+    ],
+)
+def test_usage_is_believed_or_missing_and_never_zero(usage, expected):
+    assert read_usage(usage, has_text=True) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html><body>Bad gateway</body></html>",
+        b"",
+        b"{",
+        b"\xff\xfe\x00",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"{}",
+        b'{"choices": []}',
+        b'{"choices": [null]}',
+        b'{"choices": [{}]}',
+        b'{"choices": {"0": 1}}',
+        b'{"choices": [{"message": "text"}]}',
+        b'{"error": "overloaded"}',
+        b"[" * 100_000,
+    ],
+)
+def test_answers_that_are_no_completion_are_bad_responses(body):
+    outcome = read_reply(200, "text/html", body)
+    assert outcome.cause is FailureCause.BAD_RESPONSE and len(outcome.message) < 400 and "\n" not in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "refused"),
+    [
+        (301, FailureCause.CLIENT_ERROR, None),
+        (400, FailureCause.CLIENT_ERROR, None),
+        (401, FailureCause.CLIENT_ERROR, 401),
+        (402, FailureCause.CLIENT_ERROR, 402),
+        (403, FailureCause.CLIENT_ERROR, 403),
+        (404, FailureCause.CLIENT_ERROR, None),
+        (408, FailureCause.TIMEOUT, None),
+        (413, FailureCause.CLIENT_ERROR, None),
+        (422, FailureCause.CLIENT_ERROR, None),
+        (429, FailureCause.RATE_LIMITED, None),
+        (500, FailureCause.SERVER_ERROR, None),
+        (502, FailureCause.SERVER_ERROR, None),
+        (529, FailureCause.SERVER_ERROR, None),
+        (204, FailureCause.BAD_RESPONSE, None),
+    ],
+)
+def test_status_decides_the_cause(status, cause, refused):
+    outcome = read_reply(status, JSON, b'{"error": {"message": "because\\nof it"}}', retry_after_s=2.0)
+    assert (outcome.cause, outcome.refused_status) == (cause, refused)
+    assert outcome.message == f"status {status}: because of it"
+    assert outcome.retry_after_s == (2.0 if status in (408, 429) or status >= 500 else None)
+    # The same failure reported inside a 200, as gateways do.
+    if status >= 400:
+        inside = json.dumps({"error": {"code": status, "message": "because of it"}}).encode()
+        assert read_reply(200, JSON, inside).cause is cause
+        assert read_reply(200, JSON, inside).refused_status == refused
+
+
+def test_error_beside_a_partial_choice_is_not_an_answer():
+    body = answer({"content": "partial"}, "error", {"prompt_tokens": 5, "completion_tokens": 2})
+    record = json.loads(body)
+    record["choices"][0]["error"] = {"code": 502, "message": "upstream died"}
+    assert read_reply(200, JSON, json.dumps(record).encode()).cause is FailureCause.SERVER_ERROR
+
+
+@given(st.integers(100, 599), st.binary(max_size=200) | st.recursive(st.none() | st.text(), st.lists).map(json.dumps))
+def test_any_answer_gets_an_outcome(status, body):
+    body = body if isinstance(body, bytes) else body.encode()
+    assert isinstance(read_reply(status, "", body), Failure)
