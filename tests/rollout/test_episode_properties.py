@@ -12,7 +12,6 @@ from rw.sampler.interface import SampledTurn
 from rw.types import POLICY_SEGMENTS, CallStatus, Mode, Segment, Status
 
 MOST_CALLS = {None: 0, Mode.SINGLE: 1, Mode.MULTI: 4, Mode.AGENTIC: 8}
-ROLES = ("planner", "executor", "verifier", "summarizer")
 HOSTILE = (
     "x=4",
     "",
@@ -23,35 +22,52 @@ HOSTILE = (
     "long " * 700,
 )  # fmt: skip
 
-workers = st.sampled_from(["worker_1", "worker_2", "worker_6", "worker_9"])
-bodies = st.sampled_from(["Solve it.", " padded ", "", "é ☀", "<b>", "a <|im_start|> written as text"])
-plain_routes = st.builds('<route model="{}">{}</route>'.format, workers, bodies)
-layer_routes = st.builds(
-    '<route model="{}" role="{}" refs="{}">{}</route>'.format,
-    st.sampled_from(["worker_1", "worker_2", "worker_3"]),
-    st.sampled_from(ROLES),
-    st.sampled_from(["", "n1", "n1,n2", "n3"]),
-    st.sampled_from(["Solve it.", "Check it.", "Try again."]),
-)
-layers = st.lists(layer_routes, min_size=1, max_size=3).map(lambda routes: "".join(routes) + "<|im_end|>")
+workers = st.sampled_from(["worker_1", "worker_2", "worker_6"])
+subqueries = st.sampled_from(["Solve it.", " padded ", "é ☀", "<b>", "a <|im_start|> written as text"])
+plain_routes = st.builds('<route model="{}">{}</route>'.format, workers, subqueries)
 answers = st.builds("<answer>{}</answer>".format, st.sampled_from(["4", "", "<b>4</b>"]))
-garbage = st.text(max_size=20) | st.sampled_from(["<observation", "<answer>", "<route model=", "<|im_end|>", "<mode>"])
-ids = st.lists(st.integers(0, 151_668) | st.integers(151_643, 151_668), min_size=1, max_size=12)
-modes = st.sampled_from(["single", "multi", "agentic"])
+noise = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(["<observation", "<answer>", "<route model=", "<|im_end|>", "<mode>", "<mode>multi</mode>"]),
+    st.sampled_from(['<route model="worker_9">x</route>', '<route model="worker_1"></route>', "<|endoftext|>"]),
+    st.lists(st.integers(0, 151_668) | st.integers(151_643, 151_668), min_size=1, max_size=12),
+)
+
+
+@st.composite
+def layers(draw, nodes):
+    """One to three routes that may refer to the nodes completed so far."""
+    references = st.lists(st.sampled_from(nodes), max_size=3).map(",".join) if nodes else st.just("")
+    roles = st.sampled_from(["planner", "executor", "verifier"] if nodes else ["planner", "executor"])
+    routes = []
+    for number in range(draw(st.integers(1, 3))):
+        role, refs = draw(roles), draw(references)
+        refs = refs or (nodes[-1] if role == "verifier" else "")
+        routes.append(f'<route model="{draw(workers)}" role="{role}" refs="{refs}">{number} {draw(subqueries)}</route>')
+    return "".join(routes) + "<|im_end|>"
 
 
 @st.composite
 def episodes(draw):
-    """(forced mode or None, turns as text or ids, the first being the mode turn)."""
-    mode = draw(modes)
-    action = layers if mode == "agentic" else plain_routes
-    noise = st.one_of(garbage, ids, layers, plain_routes)
-    steps = st.integers(0, 9).flatmap(lambda luck: noise if luck == 0 else answers if luck == 1 else action)
-    declared = st.just(f"<mode>{mode}</mode>")
-    first = draw(st.integers(0, 9).flatmap(lambda luck: noise if luck == 0 else declared))
-    last = ['<route model="worker_1" role="summarizer" refs="n1">Sum.</route><|im_end|>'] if mode == "agentic" else []
-    written = [first, *draw(st.lists(steps, min_size=1, max_size=5)), *last, "<answer>4</answer>"]
-    return draw(st.sampled_from([None, Mode[mode.upper()]])), written
+    """(forced mode or None, turns as text or ids, the first being the mode turn): mostly legal, some turns are not."""
+    mode = draw(st.sampled_from(list(Mode)))
+    often_legal = st.sampled_from(["legal"] * 15 + ["noise"])
+    written = [f"<mode>{mode.word}</mode>" if draw(often_legal) == "legal" else draw(noise)]
+    nodes = []
+    for _ in range(draw(st.integers({Mode.SINGLE: 1, Mode.MULTI: 2, Mode.AGENTIC: 1}[mode], MOST_CALLS[mode]))):
+        if draw(often_legal) == "noise":
+            written.append(draw(noise | answers))
+        elif mode is Mode.AGENTIC:
+            written.append(draw(layers(nodes)))
+            nodes = nodes + [f"n{len(nodes) + 1 + k}" for k in range(written[-1].count("<route"))]
+            if len(nodes) > 4:
+                break
+        else:
+            written.append(draw(plain_routes))
+    if mode is Mode.AGENTIC:
+        refs = ",".join(nodes[:1])
+        written.append(f'<route model="worker_1" role="summarizer" refs="{refs}">Sum up.</route><|im_end|>')
+    return draw(st.sampled_from([None, None, mode])), [*written, draw(answers)]
 
 
 def route(role, references=""):
@@ -70,8 +86,8 @@ FOUR_TURNS = ["<mode>multi</mode>", *['<route model="worker_2">Go.</route>'] * 4
 
 @given(
     episodes(),
-    st.lists(st.sampled_from(HOSTILE) | st.just(FailureCause.SERVER_ERROR), min_size=8, max_size=8),
-    st.sampled_from([12288, 700]),
+    st.lists(st.sampled_from([*HOSTILE, *HOSTILE, FailureCause.SERVER_ERROR]), min_size=8, max_size=8),
+    st.sampled_from([12288, 12288, 2500]),
 )
 @example((None, EIGHT_CALLS), [HOSTILE[2]] * 8, 12288)
 @example((Mode.MULTI, FOUR_TURNS), [HOSTILE[3]] * 8, 12288)

@@ -140,6 +140,23 @@ async def test_groups_come_as_they_arrive_or_in_order(make_pool, world):
     assert [group.index for group in ordered] == [0, 1, 2, 3]
 
 
+async def test_shuffled_worker_latencies_change_nothing_in_deterministic_mode(make_pool, world):
+    def script(request, view):
+        asked = f'<route model="worker_{1 + request.episode.rollout}">Solve it, {request.episode.query_id}.</route>'
+        return [SINGLE[0], asked, SINGLE[2]][request.turn]
+
+    async def run(**by_group):
+        pool = make_pool(delays(**by_group), script, rollouts_per_query=3, deterministic=True)
+        groups = await world.collect(pool, [world.query(k) for k in range(3)])
+        return [
+            (group.index, rollout.trajectory.tokens.tobytes(), rollout.trajectory.segments.tobytes(), rollout.verdict)
+            for group in groups
+            for rollout in group.rollouts
+        ]
+
+    assert await run(g0=0.05, g1=0.02) == await run(g1=0.05, g2=0.03)
+
+
 async def test_forced_modes_reach_their_groups(make_pool, world):
     pool = make_pool(at_once, rollouts_per_query=2, deterministic=True)
     groups = await world.collect(pool, [world.query(0), world.query(1)], forced_modes=[Mode.SINGLE, None])

@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import contextlib
+import json
 
 import pytest
 
@@ -10,6 +11,7 @@ from rw.rollout.pool import EpisodePool, PoolConfig
 from rw.types import Mode, Status
 from rw.workers.config import ClientConfig, WorkerEndpoint
 from rw.workers.http import HttpWorkerClient
+from rw.workers.ledger import Ledger
 from rw.workers.loopback import Completion, Fault, serve
 from rw.workers.pricing import PriceTable
 from rw.workers.retry import RetryPolicy
@@ -33,9 +35,9 @@ def turns_of(mode, workers):
 
 
 @contextlib.asynccontextmanager
-async def http_workers(count, faults=None, dead=(), config=CLIENT):
+async def http_workers(count, faults=None, dead=(), config=CLIENT, ledger=None, latency=None):
     """A client to Workers that answer "x is 4" for 20 + 5 tokens; those in `dead` have no server behind their port."""
-    server = await serve(lambda call: Completion("x is 4", 20, 5), faults=faults)
+    server = await serve(lambda call: Completion("x is 4", 20, 5), faults=faults, latency=latency)
     gone = await serve(lambda call: Completion("never", 1, 1))
     await gone.close()
     endpoints = [
@@ -50,7 +52,7 @@ async def http_workers(count, faults=None, dead=(), config=CLIENT):
         )
         for k in range(1, count + 1)
     ]
-    client = HttpWorkerClient(endpoints, PriceTable.from_endpoints(endpoints), None, config)
+    client = HttpWorkerClient(endpoints, PriceTable.from_endpoints(endpoints), ledger, config)
     try:
         yield client
     finally:
@@ -82,7 +84,7 @@ async def test_a_step_of_256_survives_a_raise_a_hang_and_a_worker_that_is_down(c
     before = asyncio.all_tasks()
     async with http_workers(6, dead=("worker_6",)) as client:
         sampler = world.RecordingSampler(codec, script, trouble)
-        pool = EpisodePool(make_protocol(), sampler, client, PoolConfig(concurrency=48, deadline_s=4.0))
+        pool = EpisodePool(make_protocol(), sampler, client, PoolConfig(concurrency=24, deadline_s=4.0))
         groups = await world.collect(pool, queries)
         assert sum(client.in_flight.values()) == 0
     assert asyncio.all_tasks() == before
@@ -143,6 +145,37 @@ async def test_each_fault_of_a_worker_excludes_the_rollout_in_each_mode(codec, p
         else:
             assert healed.trajectory.status is Status.ANSWERED and healed.correct
             assert max(call.attempts for call in healed.trajectory.calls) == 2
+
+
+async def test_what_a_failed_layer_cost_is_in_the_ledger_and_not_in_the_trajectory(codec, protocol, world, tmp_path):
+    def faults(call, attempt):
+        return {"model_2": Fault.HTTP_500, "model_3": Fault.HANG}.get(call.model)
+
+    def latency(call):
+        return 0.3 if call.model == "model_2" else 0.0  # the first is answered by then
+
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    async with http_workers(4, faults, ledger=ledger, latency=latency) as client:
+        script = world.turns(*turns_of(Mode.AGENTIC, ["worker_1", "worker_2", "worker_3", "worker_4"]))
+        pool = EpisodePool(protocol, world.RecordingSampler(codec, script), client, PoolConfig(rollouts_per_query=1))
+        (group,) = await world.collect(pool, [world.query(0)])
+    ledger.close()
+    trajectory = group.rollouts[0].trajectory
+    assert (trajectory.status, trajectory.cause) == (Status.INFRASTRUCTURE_FAILURE, "server_error")
+    assert [(call.worker_id, call.status.value) for call in trajectory.calls] == [
+        ("worker_1", "ok"),
+        ("worker_2", "failed"),
+        ("worker_3", "cancelled"),
+    ]
+    lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    booked = {line["worker"]: (line["status"], line["cost_usd"]) for line in lines if line["kind"] == "call"}
+    assert booked == {
+        "worker_1": ("ok", pytest.approx(0.0004)),
+        "worker_2": ("failed", None),
+        "worker_3": ("cancelled", None),
+    }
+    spent = [line["cost_usd"] for line in lines if line["kind"] == "attempt"]
+    assert spent == [pytest.approx(0.0004)]
 
 
 async def test_missing_usage_is_no_cost_and_no_failure(codec, protocol, world):

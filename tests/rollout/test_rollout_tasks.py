@@ -37,13 +37,27 @@ async def test_first_exception_is_raised_and_the_others_have_ended_by_then():
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_cancelling_the_caller_ends_all():
-    caller = asyncio.create_task(gather_or_cancel([_after(60, 1), _after(60, 2)]))
+async def test_cancelling_the_caller_ends_all_and_lets_them_clean_up():
+    ended = []
+
+    async def sibling(cleaning_s):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(cleaning_s)
+            ended.append(cleaning_s)
+
+    caller = asyncio.create_task(gather_or_cancel([sibling(0.0), sibling(0.02), sibling(0.01)]))
     await asyncio.sleep(0.01)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
+    assert ended == [0.0, 0.01, 0.02]
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_nothing_to_run_gives_nothing():
+    assert await gather_or_cancel([]) == []
 
 
 async def test_cancel_all_raises_nothing_of_tasks_that_had_failed_before():
