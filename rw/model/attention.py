@@ -28,7 +28,7 @@ def attend(query, key, value, query_index, key_index, query_segments=None, key_s
     """Softmax attention of grouped heads, scores and sums in float32.
 
     Args:
-        query: [B, T, H, hd]. key: [B, N, hd, S], the layout of the cache. value: [B, N, S, hd]. N divides H.
+        query: [B, T, H, hd]. key: [B, N, S, hd]. value: [B, N, hd, S], as in a cache. N divides H.
         query_index: i32[B, T], order of each query. key_index: i32[B, S], order of each key, negative for padding.
         query_segments, key_segments: i32[B, T], i32[B, S] of packed rows: only equal ones see each other. Or None.
         backend: a name of config.ATTENTION_BACKENDS. chunk: queries and keys a step of `chunked_xla`.
@@ -58,7 +58,7 @@ def _visible(query_index, key_index, query_segments, key_segments):
 
 
 def _scores(query, key, visible):
-    scores = jnp.einsum("btngh,bnhs->bngts", query, key, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("btngh,bnsh->bngts", query, key, preferred_element_type=jnp.float32)
     return jnp.where(visible, scores, _MASKED)
 
 
@@ -67,7 +67,7 @@ def _plain(query, key, value, query_index, key_index, query_segments, key_segmen
     scores = _scores(query, key, visible)
     weights = jnp.where(visible, jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True))), 0.0)
     total = weights.sum(-1)  # f32[B, N, G, T]
-    out = jnp.einsum("bngts,bnsh->btngh", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+    out = jnp.einsum("bngts,bnhs->btngh", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
     return out / _nonzero(total).transpose(0, 3, 1, 2)[..., None]
 
 
@@ -84,8 +84,8 @@ def _chunked(query, key, value, query_index, key_index, query_segments, key_segm
         None if query_segments is None else _split(query_segments, 1, chunk),
     )
     key_parts = (
-        _split(key, 3, chunk),
-        _split(value, 2, chunk),
+        _split(key, 2, chunk),
+        _split(value, 3, chunk),
         _split(key_index, 1, chunk, fill=-1),
         None if key_segments is None else _split(key_segments, 1, chunk),
     )
@@ -111,7 +111,7 @@ def _online_softmax(query, query_index, query_segments, key_parts):
         new_highest = jax.lax.stop_gradient(jnp.maximum(highest, scores.max(-1)))
         weights = jnp.where(visible, jnp.exp(scores - new_highest[..., None]), 0.0)
         shrink = jnp.exp(highest - new_highest)
-        added = jnp.einsum("bngts,bnsh->bngth", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+        added = jnp.einsum("bngts,bnhs->bngth", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
         return (new_highest, total * shrink + weights.sum(-1), out * shrink[..., None] + added), None
 
     shape = (batch, kv_heads, group, length)

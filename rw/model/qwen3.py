@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from rw.model import cache as kv
@@ -94,7 +95,7 @@ class SelfAttention(nn.Module):
         query, key = rotate(query, inputs.cos, inputs.sin), rotate(key, inputs.cos, inputs.sin)
         query, key, value = (constrain(x, "batch", "length", "heads", "width") for x in (query, key, value))
         if layer_cache is None:
-            keys, values = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+            keys, values = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 3, 1)
         else:
             layer_cache = keys, values = kv.write(layer_cache, key, value, inputs.positions)
         segments = (inputs.segments, inputs.segments)
@@ -229,8 +230,10 @@ def unstack(params: Params, config: ModelConfig, dtype=None) -> UnstackedParams:
 
 def rotary(positions, config: ModelConfig):
     """cos, sin f32[B, T, 1, hd] of the rotation at positions i32[B, T]; the frequencies repeat over the two halves."""
-    exponents = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
-    angles = positions[..., None].astype(jnp.float32) / config.rope_theta**exponents
+    # On the host and rounded once: at position 10,000 one unit in a frequency's last place moves logits by 5e-5, and
+    # every program must turn by the same angle.
+    frequencies = (config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)).astype(np.float32)
+    angles = positions[..., None].astype(jnp.float32) * frequencies
     angles = jnp.concatenate([angles, angles], axis=-1)[:, :, None]
     return jnp.cos(angles), jnp.sin(angles)
 

@@ -41,7 +41,7 @@ forward = jax.jit(lambda *args: summed_logprobs(*args)[1][0], static_argnums=1)
 forward_backward = jax.jit(jax.value_and_grad(summed_logprobs, has_aux=True), static_argnums=1)
 
 
-def check_against(arrays, config):
+def check_against(arrays, config, gradient_tolerance=lambda gradient: 1e-4):
     params = hf.from_hf(part(arrays, "weights/"), config)
     (_, (ours, logprobs)), gradients = forward_backward(params, config, arrays["tokens"], arrays["positions"])
     assert np.abs(ours - arrays["logits"]).max() <= 1e-4
@@ -50,7 +50,7 @@ def check_against(arrays, config):
     found = hf.to_hf(jax.device_get(gradients))
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
-        assert np.abs(found[name] - gradient).max() <= 1e-4, name
+        assert np.abs(found[name] - gradient).max() <= gradient_tolerance(gradient), name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -168,4 +168,6 @@ def test_fresh_random_models_equal_live_transformers(shape):
     shape = dict(vocab_size=160, d_model=48) | shape
     for seed in range(3):
         tensors = script.reference(script.build(shape, 100 + seed), *script.inputs(shape, seed))
-        check_against({name: x.numpy() for name, x in tensors.items()}, ModelConfig(**shape))
+        arrays = {name: x.numpy() for name, x in tensors.items()}
+        # Gradients reach 40 here, and torch's rotary frequencies are rounded differently in the last place.
+        check_against(arrays, ModelConfig(**shape), lambda gradient: 1e-4 * max(1.0, np.abs(gradient).max()))
