@@ -18,7 +18,6 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import rw.data
-from rw.protocol.chat import QWEN3_CONTROL_LITERALS
 from rw.protocol.prompts import FILE, TEMPLATES, Prompts
 from rw.simulation import skills, trials
 from rw.simulation.plans import Plan
@@ -29,8 +28,18 @@ from rw.simulation.world import NUMBERS, SLOTS
 from rw.types import Mode, Query, Role
 
 TARGET = Path(rw.data.__file__).parent / "files" / "quickstart_tokenizer.json"
-VOCABULARY = 2048  # with the control tokens
+VOCABULARY = 2048  # at most, with the control tokens; the corpus has fewer pieces to join
 QUERIES = 120  # in the corpus, in each mode
+
+# Qwen3's added tokens in its order; the first fourteen are special there.
+SPECIAL_TOKENS = """
+<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|> <|quad_start|>
+<|quad_end|> <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|>
+""".split()
+OTHER_TOKENS = """
+<tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> <|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|>
+<tool_response> </tool_response> <think> </think>
+""".split()
 
 # A word with its number (worker_3, n2), a number below 100, tag punctuation in its few fixed shapes, other punctuation.
 PIECES = r' ?\p{L}+(?:_?\p{N}{1,2})?| ?\p{N}{1,2}|="|">|</|[<>/="]| ?[^\s\p{L}\p{N}<>/="]+|[\r\n]+|\s+(?!\S)|\s+'
@@ -121,15 +130,13 @@ def make() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(QWEN3_CONTROL_LITERALS),
+        vocab_size=VOCABULARY - len(SPECIAL_TOKENS) - len(OTHER_TOKENS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus(), trainer)
-    for literal in QWEN3_CONTROL_LITERALS:
-        special = literal.startswith("<|") and not literal.startswith(("<|fim", "<|repo", "<|file"))
-        token = AddedToken(literal, special=special, normalized=False)
-        (tokenizer.add_special_tokens if special else tokenizer.add_tokens)([token])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in OTHER_TOKENS])
     return tokenizer
 
 

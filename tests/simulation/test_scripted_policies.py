@@ -1,4 +1,4 @@
-"""Scripted routers write legal turns in every mode, copy the last answer, and choose as functions of their seed alone."""
+"""Scripted routers write legal turns in every mode, copy the last answer, and choose by seed, query and rollout."""
 
 import collections
 from types import SimpleNamespace
