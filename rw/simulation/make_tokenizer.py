@@ -108,7 +108,7 @@ def corpus() -> Iterator[str]:
         for mode, policy in itertools.product(Mode, policies):
             yield from conversation(world, query, policy.plan(query, number, mode), prompts)
     for text in prompt_texts():
-        yield from [text] * 20
+        yield from [text, f" {text}"] * 10  # some stand at the start of a text, some behind a blank
     for word in COMMON_WORDS:
         yield from [f" {word}"] * 2
     for card in skills.cards():
