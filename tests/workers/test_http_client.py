@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import logging
+import random
 import socket
 import time
 
@@ -184,6 +185,16 @@ async def test_no_usage_is_an_ok_call_without_cost(tmp_path):
     assert [(r["kind"], r["accepted"], r["cost_usd"]) for r in records] == [("call", True, None)]
 
 
+async def test_refusing_loopback_worker_stops_the_run_at_its_first_request():
+    server = await serve(echo, faults=lambda call, attempt: Fault.REFUSED)
+    client = virtual_client(server.base_url)
+    with pytest.raises(WorkerRefusedError, match="worker_1.*status 401"):
+        await client.call(request())
+    await client.close()
+    await server.close()
+    assert server.requests == 1 and client.in_flight == {"worker_1": 0}
+
+
 @pytest.mark.parametrize("status", [401, 402, 403])
 async def test_refusal_stops_the_run_and_never_shows_the_key(status, monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("TEST_WORKER_KEY", "sk-very-secret-1234")
@@ -316,7 +327,7 @@ async def test_attempt_timeout_ends_hanging_and_trickling_answers(fault):
     await client.close()
     await server.close()
     assert (call.status, call.failure, call.attempts) == (CallStatus.FAILED, "timeout", 2)
-    assert 0.5 < elapsed_s < 2.0
+    assert 0.5 < elapsed_s < 5.0  # a trickled body would take 15 s
 
 
 async def test_call_deadline_inside_an_attempt_is_a_deadline_and_never_retried():
@@ -327,7 +338,7 @@ async def test_call_deadline_inside_an_attempt_is_a_deadline_and_never_retried()
     await client.close()
     await server.close()
     assert (call.status, call.failure, call.attempts) == (CallStatus.FAILED, "deadline", 1)
-    assert 0.25 < time.monotonic() - began < 2.0 and 0.25 < call.latency_s < 2.0
+    assert 0.25 < time.monotonic() - began < 5.0 and 0.25 < call.latency_s < 5.0
 
 
 async def test_hanging_attempt_then_answer_is_an_ordinary_reply():
@@ -414,9 +425,9 @@ async def test_each_attempt_with_usage_is_spent_and_each_call_is_booked_once(tmp
 
 
 async def test_more_calls_than_permits_all_succeed_and_the_queue_is_not_charged():
-    server = await serve(echo, latency=lambda call: 0.1)
-    # Four waves of 0.1 s each: a deadline that counted the queue would end the last three.
-    config = ClientConfig(attempt_timeout_s=0.35, call_deadline_s=0.35, retry=RetryPolicy(timeout=0))
+    server = await serve(echo, latency=lambda call: 0.4)
+    # Four waves of 0.4 s: a deadline that counted the queue would end the last one.
+    config = ClientConfig(attempt_timeout_s=1.5, call_deadline_s=1.5, retry=RetryPolicy(timeout=0))
     client = HttpWorkerClient([endpoint(server.base_url, max_concurrent=64)], PRICES, None, config)
     calls = await asyncio.gather(*(client.call(request(f"q{i}", call=i)) for i in range(256)))
     assert client.in_flight == {"worker_1": 0}
@@ -424,7 +435,7 @@ async def test_more_calls_than_permits_all_succeed_and_the_queue_is_not_charged(
     await server.close()
     assert [call.output for call in calls] == [f"echo q{i}" for i in range(256)]
     assert server.requests == 256
-    assert max(call.queue_wait_s for call in calls) > 0.25 > max(call.latency_s for call in calls) - 0.1
+    assert max(call.queue_wait_s + call.latency_s for call in calls) > 1.5 > max(call.latency_s for call in calls)
 
 
 async def test_in_flight_requests_never_exceed_the_limit():
@@ -542,3 +553,34 @@ async def test_refusal_inside_a_200_stops_the_run_too():
         with pytest.raises(WorkerRefusedError, match="402.*Insufficient credits"):
             await client.call(request())
         await client.close()
+
+
+@pytest.mark.parametrize("calls", [300, pytest.param(5000, marks=pytest.mark.full)])
+async def test_storm_of_faults_and_cancellations_keeps_the_books_straight(calls, tmp_path):
+    draw = random.Random(11)
+    kinds = [fault for fault in Fault if fault not in (Fault.REFUSED, Fault.SLOW)]
+    weather = {i: [draw.choice(kinds) if draw.random() < 0.3 else None for _ in range(20)] for i in range(calls)}
+    server = await serve(
+        echo,
+        latency=lambda call: 0.005,
+        faults=lambda call, attempt: weather[int(call.content)][attempt],
+    )
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    config = ClientConfig(attempt_timeout_s=0.2, retry=RetryPolicy(backoff_s=0.01, rate_limited=1))
+    client = HttpWorkerClient([endpoint(server.base_url, max_concurrent=32)], PRICES, ledger, config)
+    tasks = [asyncio.create_task(client.call(request(str(i), call=i))) for i in range(calls)]
+    victims = draw.sample(tasks, calls // 10)
+    for victim in victims:
+        await asyncio.sleep(0.003)
+        victim.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert client.in_flight == {"worker_1": 0}
+    await client.close()
+    await server.close()
+    finished = [outcome for outcome in outcomes if not isinstance(outcome, asyncio.CancelledError)]
+    assert {outcome.status for outcome in finished} == {CallStatus.OK, CallStatus.FAILED}
+    records, torn = read_ledger(ledger.path)
+    bookings = [record for record in records if record["kind"] == "call"]
+    assert torn == 0 and len({record["call"] for record in bookings}) == len(bookings) >= len(finished)
+    costs = [outcome.cost_usd or 0.0 for outcome in finished]
+    assert booked_usd(records) == pytest.approx(sum(costs)) and spent_usd(records) > booked_usd(records) > 0

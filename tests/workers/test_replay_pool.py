@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from rw.data.replay import NQ6_MODELS, load_nq6
+from rw.protocol.prompts import Prompts
 from rw.types import CallId, CallStatus, Role
 from rw.workers.http import HttpWorkerClient
 from rw.workers.interface import WorkerRequest
@@ -83,3 +84,18 @@ KNOWN = {"who won": 0, "who won\nthe cup": 0, "who": 0}
 )
 def test_question_is_the_longest_known_one_that_the_first_section_starts_with(content, question):
     assert find_question(content, KNOWN) == question
+
+
+@pytest.mark.parametrize("templates", ["default", "short"])
+@pytest.mark.parametrize("question", ["when is the next episode of flash airing?"])
+def test_question_is_found_in_the_message_of_every_mode_and_role(templates, question):
+    queries, _, answers = load_nq6()
+    query = next(query for query in queries if query.metadata["question"] == question)
+    prompts = Prompts.load(templates)
+    decoy = "Question:\n" + queries[1].prompt
+    messages = [
+        prompts.worker_message(query.prompt, decoy),
+        prompts.worker_message(query.prompt, decoy, previous=decoy),
+        *(prompts.worker_message(query.prompt, decoy, role, [("n1", Role.EXECUTOR, decoy)]) for role in Role),
+    ]
+    assert {find_question(message, answers) for message in messages} == {question}
