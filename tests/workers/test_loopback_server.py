@@ -128,3 +128,15 @@ def test_faults_come_at_their_rate_and_retries_draw_anew():
     again = [i for i in hit if faults(call_of(f"q{i}"), 2) is not None]
     assert len(again) < 30
     assert faults_at_rate(0.0) is None
+
+
+async def test_hung_request_ends_with_the_client_that_left():
+    server = await serve(lambda call: Completion("ok", 1, 1), faults=lambda call, attempt: Fault.HANG)
+    before = len(asyncio.all_tasks())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await post(server.base_url)
+    async with asyncio.timeout(3):
+        while len(asyncio.all_tasks()) > before:
+            await asyncio.sleep(0.01)
+    await server.close()
