@@ -16,9 +16,7 @@ STATE_1 = "state: layer 1, nodes none, refs none, 8 calls, 10 turns, summarizer 
 STATE_2 = "state: layer 2, nodes n1/executor n2/planner, refs n1,n2, 6 calls, 9 turns, summarizer open"
 CATALOGUE = "Workers:\n" + "\n".join(f"worker_{n}: Skill {n}." for n in range(1, 7))
 ROUTE = '<route model="worker_1">q</route>'
-LAYER = (
-    '<route model="worker_1" role="executor">a</route><route model="worker_2" role="planner">b</route><|im_end|>'
-)
+LAYER = '<route model="worker_1" role="executor">a</route><route model="worker_2" role="planner">b</route><|im_end|>'
 
 
 def observation_of(player):

@@ -47,9 +47,7 @@ def test_rules_follow_mode_and_switch(packaged):
 def test_routing_state_says_all_that_limits_the_next_layer(prompt_texts):
     prompts = Prompts(prompt_texts)
     first = initial_state(forced_mode=Mode.AGENTIC)
-    assert prompts.routing_state(first) == (
-        "state: layer 1, nodes none, refs none, 8 calls, 10 turns, summarizer open"
-    )
+    assert prompts.routing_state(first) == ("state: layer 1, nodes none, refs none, 8 calls, 10 turns, summarizer open")
     nodes = (Node("n1", Role.EXECUTOR), Node("n2", Role.VERIFIER), Node("n3", Role.SUMMARIZER))
     later = ModeState(first.worker_ids, first.config, Mode.AGENTIC, nodes, turns_taken=2)
     assert prompts.routing_state(later) == (
