@@ -15,6 +15,7 @@ import numpy as np
 
 from rw.core.support import support_loss
 from rw.learner.batch import NO_ROW, BatchConfig, MicroBatch, Row, micro_batches
+from rw.learner.placement import Placement
 from rw.learner.programs import GradientSum, policy_logprobs, row_sums
 from rw.model.config import ModelConfig
 from rw.types import Advantages, Group, Mode, Query, Segment
@@ -42,19 +43,12 @@ def candidate_rows(groups: Sequence[Group], mode_candidates: ModeCandidates) -> 
 
 
 class SupportTerm:
-    """Scores and gradient of the support term for one model. `place` puts a host tree where the model's batches lie."""
+    """Scores and gradient of the support term for one model."""
 
     def __init__(
-        self,
-        model_config: ModelConfig,
-        batch_config: BatchConfig,
-        support_floor: float,
-        place: Callable[[Any], Any],
-        shardings: Any = None,
+        self, model_config: ModelConfig, batch_config: BatchConfig, support_floor: float, placement: Placement
     ):
-        self._config = batch_config
-        self._place = place
-        self._floor = support_floor
+        self._config, self._floor, self._placement = batch_config, support_floor, placement
 
         def scores(params, micro):
             logprobs, _ = policy_logprobs(params, model_config, micro, SCORE_TEMPERATURE, batch_config.logprob_chunk)
@@ -64,11 +58,11 @@ class SupportTerm:
             return coefficient * jnp.sum(slope * scores(params, micro)), None
 
         self._scores = jax.jit(scores)
-        self._gradient = GradientSum(linear, shardings)
+        self._gradient = GradientSum(linear, placement.shardings)
 
     def micro_batches(self, rows: Sequence[Row], by_length: bool) -> list[MicroBatch]:
         """The candidate rows, on the device."""
-        return [self._place(micro) for micro in micro_batches(rows, self._config, by_length=by_length)]
+        return [self._placement.batch(micro) for micro in micro_batches(rows, self._config, by_length=by_length)]
 
     def scores(self, params: Any, micros: Sequence[MicroBatch], count: int) -> np.ndarray:
         """f32[U, M]: summed log-probs of each declaration's content; `count` is U·M."""
@@ -93,13 +87,13 @@ class SupportTerm:
         for micro in micros:
             row = np.asarray(micro.row)
             weights = np.where(row == NO_ROW, 0, flat[row]).astype(flat.dtype)
-            total, _ = self._gradient.add(total, params, micro, self._place(weights), np.float32(coefficient))
+            total, _ = self._gradient.add(total, params, micro, self._placement.batch(weights), np.float32(coefficient))
         return total
 
     def compile(self, params: Any, micro: MicroBatch, total: Any) -> Any:
         """Compiles both passes for the shape of `micro`; `total` is given back unchanged in value."""
         self._scores(params, micro).block_until_ready()
-        weights = self._place(np.zeros(micro.row.shape, np.float32))
+        weights = self._placement.batch(np.zeros(micro.row.shape, np.float32))
         return self._gradient.add(total, params, micro, weights, np.float32(0))[0]
 
 

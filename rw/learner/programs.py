@@ -11,14 +11,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from absl import logging
 
 from rw.core.losses import policy_mask
+from rw.errors import TrainingDivergedError
 from rw.learner.batch import MicroBatch
 from rw.learner.optimizer import Optimizer
 from rw.model.config import ModelConfig
 from rw.model.logprobs import token_logprobs
 from rw.model.qwen3 import hidden_states
 from rw.types import TrainState
+
+MAX_NONFINITE_IN_A_ROW = 3
 
 
 def policy_logprobs(params: Any, model_config: ModelConfig, micro: MicroBatch, temperature: float, chunk: int):
@@ -93,3 +97,16 @@ def make_update(optimizer: Optimizer) -> Callable[[TrainState, Any, Any], tuple[
 def advance(state: TrainState) -> TrainState:
     """The state after a step that touched nothing but its position."""
     return state._replace(step=state.step + 1, data_batch_index=state.data_batch_index + 1)
+
+
+def skip_metrics(state: TrainState) -> dict[str, float]:
+    """How many updates were skipped so far; raises TrainingDivergedError at the third in a row."""
+    in_row, in_all = (int(count) for count in state.nonfinite_skips)
+    if in_row:
+        logging.warning("step %d: loss or gradient is not finite; skipped (%d in a row)", int(state.step), in_row)
+    if in_row >= MAX_NONFINITE_IN_A_ROW:
+        raise TrainingDivergedError(
+            f"loss or gradient was not finite in {in_row} steps in a row, the last of them step {int(state.step)}: "
+            "lower optimizer.learning_rate or look at the last trajectories, then continue from the last checkpoint"
+        )
+    return {"nonfinite_skips": float(in_all)}

@@ -5,7 +5,6 @@ Knows no rollouts in progress, no files and no schedule: what changes with the d
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from absl import logging
 
 from rw.core.advantages import AdvantageConfig, resolve
 from rw.core.losses import LossConfig, comet_loss
-from rw.errors import ConfigError, TrainingDivergedError
+from rw.errors import ConfigError
 from rw.learner import diagnostics
 from rw.learner.batch import (
     BatchConfig,
@@ -32,13 +31,13 @@ from rw.learner.batch import (
 )
 from rw.learner.mode_support import ModeCandidates, SupportTerm, candidate_rows
 from rw.learner.optimizer import Optimizer
-from rw.learner.programs import GradientSum, advance, make_update, policy_logprobs
+from rw.learner.placement import Placement
+from rw.learner.programs import GradientSum, advance, make_update, policy_logprobs, skip_metrics
 from rw.model.config import ModelConfig
-from rw.sharding import batch_sharding, param_shardings
 from rw.types import Advantages, Group, GroupBatch, Mode, TokenCounts, TrainState
 
-MAX_NONFINITE_IN_A_ROW = 3
 TERMS = ("mode", "inner", "kl", "support")
+LOSS_TERMS = ("loss/pg_mode", "loss/pg_inner", "loss/kl")  # of comet_loss, whose loss is (1, 1, β) times them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,17 +73,14 @@ class Learner:
         mesh: jax.sharding.Mesh | None = None,
     ):
         """`reference_params` are only read and must stay alive; `init_state`, which copies, may have them too."""
-        self.model_config, self.config, self.mesh = model_config, config, mesh
-        self._shardings = None if mesh is None else param_shardings(mesh, reference_params)
-        if mesh is not None:
-            check_divides(config.batch, mesh)
-            reference_params = jax.device_put(reference_params, self._shardings)
-        self._reference_params = reference_params
+        self.model_config, self.config = model_config, config
+        self.placement = Placement(mesh, reference_params, config.batch)
+        self._reference_params = self.placement.params(reference_params)
         self._advantage_function = resolve(config.advantage_function)
-        self._gradients: dict[str, GradientSum] = {}
+        self._gradient = GradientSum(self._objective, self.placement.shardings)
         self._reference = jax.jit(self._logprobs)
         self._update = make_update(optimizer)
-        self._support = SupportTerm(model_config, config.batch, config.support_floor, self.place, self._shardings)
+        self._support = SupportTerm(model_config, config.batch, config.support_floor, self.placement)
 
     def step(
         self,
@@ -111,7 +107,7 @@ class Learner:
         Raises:
             TrainingDivergedError: the third non-finite step in a row.
         """
-        with self._scope():
+        with self.placement.scope():
             return self._step(state, groups, cold_start, support_coefficient, mode_candidates)
 
     def _step(self, state, groups, cold_start, support_coefficient, mode_candidates):
@@ -121,7 +117,8 @@ class Learner:
         micros = self._micro_batches(rows, with_reference=bool(self.config.loss.kl_coefficient))
         referenced = time.perf_counter()
         normalisers = self._normalisers(counts, cold_start)
-        total, value, terms, records = self._policy_gradient("loss", state.params, micros, normalisers)
+        weights = (1.0, 1.0, self.config.loss.kl_coefficient)
+        total, value, terms, records = self._policy_gradient(state.params, micros, normalisers, weights)
         support = {}
         if mode_candidates is not None and not cold_start:
             total, support = self._add_support(total, state.params, groups, mode_candidates, support_coefficient)
@@ -136,7 +133,7 @@ class Learner:
         metrics.update(diagnostics.of_advantages(batch, advantages), **support)
         metrics.update({"loss/total": float(value), "lambda_b": support_coefficient, "cold_start": float(cold_start)})
         metrics.update({"N_mode": float(counts.mode), "N_inner": float(counts.inner), "N_KL": float(counts.kl)})
-        metrics.update(_skips(state), rows=float(len(rows)), micro_batches=float(len(micros)))
+        metrics.update(skip_metrics(state), rows=float(len(rows)), micro_batches=float(len(micros)))
         finished = time.perf_counter()
         metrics.update({"perf/reference_s": referenced - started, "perf/update_s": finished - referenced})
         return state, metrics
@@ -151,7 +148,7 @@ class Learner:
         mode_candidates: ModeCandidates | None = None,
     ) -> dict[str, Any]:
         """The gradient of each term of the loss alone, without its coefficient (β, λ_b) and without clipping."""
-        with self._scope():
+        with self.placement.scope():
             return self._term_gradients(params, groups, terms, cold_start, mode_candidates)
 
     def _term_gradients(self, params, groups, terms, cold_start, mode_candidates):
@@ -161,9 +158,11 @@ class Learner:
         result = {}
         for term in terms:
             if term == "support":
-                result[term], _ = self._add_support(self._zeros(params), params, groups, mode_candidates, 1.0)
+                zeros = self._gradient.zeros(params)
+                result[term], _ = self._add_support(zeros, params, groups, mode_candidates, 1.0)
             else:
-                result[term] = self._policy_gradient(_METRIC[term], params, micros, normalisers)[0]
+                weights = tuple(float(term == name) for name in TERMS[:3])
+                result[term] = self._policy_gradient(params, micros, normalisers, weights)[0]
         return result
 
     def reference_logprobs(self, micro: MicroBatch) -> jax.Array:
@@ -172,31 +171,20 @@ class Learner:
 
     def warm_up(self, state: TrainState) -> None:
         """Compiles every shape that a micro-batch can have; the state is left as it is."""
-        with self._scope():
+        with self.placement.scope():
             self._compile(state)
 
     def _compile(self, state: TrainState) -> None:
-        total = self._zeros(state.params)
+        total = self._gradient.zeros(state.params)
         nothing = TokenCounts(*(np.float32(0),) * 3)
         for length, policy in self.config.batch.shapes():
-            micro = self.place(empty_micro_batch(length, policy, self.config.batch))
+            micro = self.placement.batch(empty_micro_batch(length, policy, self.config.batch))
             if self.config.loss.kl_coefficient:
                 self.reference_logprobs(micro)
-            total, _ = self._gradient("loss").add(total, state.params, micro, nothing)
+            total, _ = self._gradient.add(total, state.params, micro, nothing, np.zeros(len(LOSS_TERMS), np.float32))
             if policy == min(self.config.batch.policy_buckets[0], length):  # declarations are short
                 total = self._support.compile(state.params, micro, total)
         jax.block_until_ready(total)
-
-    def _scope(self):
-        return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
-
-    def place(self, tree: Any) -> Any:
-        """Host arrays with a leading batch axis, on the device or split over the mesh."""
-        return jax.device_put(tree, None if self.mesh is None else batch_sharding(self.mesh))
-
-    def place_params(self, params: Any) -> Any:
-        """Parameters as this learner's mesh holds them."""
-        return params if self._shardings is None else jax.device_put(params, self._shardings)
 
     def _rows(self, groups: Sequence[Group], cold_start: bool) -> tuple[GroupBatch, Advantages, list[Row]]:
         groups = sorted(groups, key=lambda group: group.index)  # arrival order must not matter, not even in rounding
@@ -223,7 +211,7 @@ class Learner:
     def _micro_batches(self, rows: Sequence[Row], with_reference: bool) -> list[MicroBatch]:
         """Placed micro-batches, with their reference log-probs where something reads them."""
         made = micro_batches(rows, self.config.batch, by_length=not self.config.deterministic)
-        placed = [self.place(micro) for micro in made]
+        placed = [self.placement.batch(micro) for micro in made]
         if not with_reference:
             return placed
         scored = [(micro, self.reference_logprobs(micro)) for micro in placed]
@@ -244,40 +232,30 @@ class Learner:
         temperature, chunk = self.config.logprob_temperature, self.config.batch.logprob_chunk
         return policy_logprobs(params, self.model_config, micro, temperature, chunk)[0]
 
-    def _gradient(self, metric: str) -> GradientSum:
-        if metric not in self._gradients:
-            self._gradients[metric] = GradientSum(self._objective(metric), self._shardings)
-        return self._gradients[metric]
+    def _objective(self, params: Any, micro: MicroBatch, normalisers: TokenCounts, weights: jax.Array):
+        """(weighted sum of the loss terms, (terms, record)); weights are an argument, so that one program serves all."""
+        temperature, chunk = self.config.logprob_temperature, self.config.batch.logprob_chunk
+        logprobs, entropy = policy_logprobs(params, self.model_config, micro, temperature, chunk)
+        policy = micro.policy
+        if self.config.batch.old_policy == "current":
+            # One update from the policy that sampled: π_old is π_θ, and the sampler's rounding stays outside.
+            policy = policy._replace(old_logprobs=jax.lax.stop_gradient(logprobs))
+        loss_config = dataclasses.replace(self.config.loss, reduction="segment")  # see _normalisers
+        _, terms = comet_loss(logprobs, policy, normalisers, loss_config)
+        record = diagnostics.record(micro, logprobs, policy.old_logprobs, policy.reference_logprobs, entropy)
+        return sum(weights[index] * terms[name] for index, name in enumerate(LOSS_TERMS)), (terms, record)
 
-    def _objective(self, metric: str) -> Callable:
-        """`loss` is what training descends; a name of comet_loss's metrics is that term alone."""
-        config = self.config
-        loss_config = dataclasses.replace(config.loss, reduction="segment")  # see _normalisers
-        temperature, chunk = config.logprob_temperature, config.batch.logprob_chunk
-
-        def objective(params, micro, normalisers):
-            logprobs, entropy = policy_logprobs(params, self.model_config, micro, temperature, chunk)
-            policy = micro.policy
-            if config.batch.old_policy == "current":
-                # One update from the policy that sampled: π_old is π_θ, and the sampler's rounding stays outside.
-                policy = policy._replace(old_logprobs=jax.lax.stop_gradient(logprobs))
-            if not loss_config.kl_coefficient and metric == "loss":
-                policy = policy._replace(reference_logprobs=jax.lax.stop_gradient(logprobs))  # none was computed
-            loss, terms = comet_loss(logprobs, policy, normalisers, loss_config)
-            record = diagnostics.record(micro, logprobs, policy.old_logprobs, policy.reference_logprobs, entropy)
-            return terms.get(metric, loss), (terms, record)
-
-        return objective
-
-    def _policy_gradient(self, metric: str, params: Any, micros: Sequence[MicroBatch], normalisers: TokenCounts):
-        """(gradient, value, terms, records) of the loss or of one term over all micro-batches."""
-        total, results = self._zeros(params), []
+    def _policy_gradient(self, params: Any, micros: Sequence[MicroBatch], normalisers: TokenCounts, weights):
+        """(gradient, value, terms, records) of the weighted loss over all micro-batches."""
+        total, results = self._gradient.zeros(params), []
+        weights = np.asarray(weights, np.float32)
         for micro in micros:
-            total, result = self._gradient(metric).add(total, params, micro, normalisers)
+            total, result = self._gradient.add(total, params, micro, normalisers, weights)
             results.append(result)
         results = jax.device_get(results)
-        names = ["loss/pg_mode", "loss/pg_inner", *(["loss/kl"] if self.config.loss.kl_coefficient else [])]
-        terms = {name: float(sum(terms[name] for _, (terms, _) in results)) for name in names}
+        terms = {name: float(sum(terms[name] for _, (terms, _) in results)) for name in LOSS_TERMS}
+        if not self.config.loss.kl_coefficient:
+            del terms["loss/kl"]  # it was measured against nothing
         value = float(sum(value for value, _ in results))
         return total, value, terms, [record for _, (_, record) in results]
 
@@ -290,28 +268,3 @@ class Learner:
             total = self._support.add_gradient(total, params, micros, slope, coefficient)
         metrics = {f"mode/p_bar/{mode.word}": float(share) for mode, share in zip(Mode, mode_support, strict=True)}
         return total, {"loss/support": loss, **metrics}
-
-    def _zeros(self, params: Any) -> Any:
-        return self._gradient("loss").zeros(params)
-
-
-_METRIC = {"mode": "loss/pg_mode", "inner": "loss/pg_inner", "kl": "loss/kl"}
-
-
-def check_divides(config: BatchConfig, mesh: jax.sharding.Mesh) -> None:
-    """Raises ConfigError where the rows of a micro-batch cannot be split evenly over the mesh."""
-    ways = mesh.shape["data"] * mesh.shape["fsdp"]
-    if config.micro_batch % ways:
-        raise ConfigError(f"batch.micro_batch={config.micro_batch} does not divide over data × fsdp = {ways} devices")
-
-
-def _skips(state: TrainState) -> dict[str, float]:
-    in_row, in_all = (int(count) for count in state.nonfinite_skips)
-    if in_row:
-        logging.warning("step %d: loss or gradient is not finite; skipped (%d in a row)", int(state.step), in_row)
-    if in_row >= MAX_NONFINITE_IN_A_ROW:
-        raise TrainingDivergedError(
-            f"loss or gradient was not finite in {in_row} steps in a row, the last of them step {int(state.step)}: "
-            "lower optimizer.learning_rate or look at the last trajectories, then continue from the last checkpoint"
-        )
-    return {"nonfinite_skips": float(in_all)}
