@@ -1,0 +1,188 @@
+"""Builds the parts of a run from its config: tokenizer, protocol, queries, Workers, scorer, device thread.
+
+Only construction lives here; what the parts do together is in train.py and warmstart.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import jax
+
+from rw.config import RunConfig, require_one_of
+from rw.data import replay
+from rw.data.order import batch_indices
+from rw.errors import ConfigError, DataError
+from rw.protocol.chat import TokenCodec
+from rw.protocol.dialogue import RouterProtocol
+from rw.protocol.prompts import Prompts
+from rw.rollout.group import group_tasks
+from rw.rollout.pool import EpisodePool, PoolConfig
+from rw.rollout.scorer import Scorer
+from rw.rollout.stream import Progress, stream_groups
+from rw.sampler.device import DeviceThread
+from rw.sampler.interface import Sampler
+from rw.sharding import make_mesh
+from rw.simulation import queries as simulated_queries
+from rw.simulation import skills
+from rw.simulation.workers import SimulatedWorld
+from rw.types import Group, Mode, Query, WorkerCard
+from rw.workdir import Workdir
+from rw.workers.config import WorkerEndpoint
+from rw.workers.disturbances import faults_at_rate, lognormal_latency
+from rw.workers.http import HttpWorkerClient
+from rw.workers.ledger import Ledger
+from rw.workers.loopback import LoopbackServer, serve
+from rw.workers.pricing import PriceTable
+from rw.workers.replay_pool import recorded_endpoints, recorded_handler
+
+TOKENIZERS = {
+    "qwen3": "qwen3_tokenizer.json.xz",
+    "quickstart": "quickstart_tokenizer.json",
+}
+
+QueryBatches = Callable[[int, int], list[Query]]  # (data batch index b, queries) -> the queries of that batch
+
+
+@dataclasses.dataclass
+class Parts:
+    """What a run needs besides its router. `client` counts retries; `ledger` records money."""
+
+    config: RunConfig
+    workdir: Workdir
+    codec: TokenCodec
+    protocol: RouterProtocol
+    queries: QueryBatches
+    worker_ids: tuple[str, ...]
+    client: HttpWorkerClient
+    ledger: Ledger
+    scorer: Scorer
+    device: DeviceThread
+
+    async def collect(
+        self,
+        sampler: Sampler,
+        queries: Sequence[Query],
+        forced_modes: Sequence[Mode | None] | None,
+        *,
+        rollouts_per_query: int,
+        step: int,
+        policy_version: int,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> list[Group]:
+        """Rolls out every query and waits for all groups; in order of index."""
+        config = self.config
+        pool_config = PoolConfig(
+            rollouts_per_query=rollouts_per_query,
+            concurrency=config.rollout.concurrency,
+            deadline_s=config.rollout.deadline_s,
+            deterministic=config.deterministic,
+        )
+        stream = stream_groups(
+            group_tasks(queries, forced_modes),
+            EpisodePool(self.protocol, sampler, self.client, pool_config),
+            self.scorer,
+            step=step,
+            policy_version=policy_version,
+            on_progress=on_progress,
+        )
+        async with contextlib.aclosing(stream):
+            return sorted([group async for group in stream], key=lambda group: group.index)
+
+
+@contextlib.asynccontextmanager
+async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts]:
+    """Builds and starts everything, and closes it again in the reverse order, whatever happens in between."""
+    async with contextlib.AsyncExitStack() as stack:
+        codec = load_codec(config.tokenizer.path)
+        check_vocabulary(config, codec)
+        endpoints, cards = await open_workers(config, stack)
+        ledger = Ledger(workdir.file("ledger.jsonl"))
+        stack.callback(ledger.close)
+        client_config = config.client
+        if config.deterministic:  # no wall clock may decide what happens
+            client_config = dataclasses.replace(client_config, attempt_timeout_s=None, call_deadline_s=None)
+        client = HttpWorkerClient(endpoints, PriceTable.from_endpoints(endpoints), ledger, client_config)
+        stack.push_async_callback(client.close)
+        scorer = await stack.enter_async_context(Scorer(timeout_s=config.rollout.scorer_timeout_s))
+        device = DeviceThread()
+        stack.callback(device.close)
+        yield Parts(
+            config=config,
+            workdir=workdir,
+            codec=codec,
+            protocol=RouterProtocol(codec, Prompts.load(config.protocol.templates), cards, config.protocol),
+            queries=query_batches(config),
+            worker_ids=tuple(card.id for card in cards),
+            client=client,
+            ledger=ledger,
+            scorer=scorer,
+            device=device,
+        )
+
+
+def load_codec(path: str) -> TokenCodec:
+    """The tokenizer of that name or path."""
+    file = pathlib.Path(replay.NQ6_PATH.parent / TOKENIZERS[path] if path in TOKENIZERS else path)
+    if not file.is_file():
+        raise ConfigError(f"tokenizer.path={path!r} is neither {' nor '.join(TOKENIZERS)} nor a file")
+    return TokenCodec.from_file(file)
+
+
+def check_vocabulary(config: RunConfig, codec: TokenCodec) -> None:
+    """The model must have a row for every token; more rows are padding."""
+    if config.model.vocab_size < codec.vocab_size:
+        raise ConfigError(
+            f"model.vocab_size={config.model.vocab_size} is smaller than the tokenizer's {codec.vocab_size} tokens "
+            f"({config.tokenizer.path}); take at least {codec.vocab_size}"
+        )
+
+
+async def open_workers(
+    config: RunConfig, stack: contextlib.AsyncExitStack
+) -> tuple[tuple[WorkerEndpoint, ...], tuple[WorkerCard, ...]]:
+    """Endpoints and cards; a simulated or replayed pool is started on loopback and stopped with the stack."""
+    workers = config.workers
+    if workers.kind == "http":
+        return workers.endpoints, tuple(WorkerCard(worker.id, worker.description) for worker in workers.endpoints)
+    if workers.kind == "simulated":
+        server = await _serve(config, SimulatedWorld(workers.world_seed).handler, skills.WORKER_IDS, stack)
+        return skills.endpoints(server.base_url), skills.cards()
+    _, cards, answers = replay.load_nq6()
+    models = [model.model for model in replay.NQ6_MODELS]
+    server = await _serve(config, recorded_handler(answers), models, stack)
+    return recorded_endpoints(server.base_url, replay.NQ6_MODELS), cards
+
+
+async def _serve(config: RunConfig, handler, models: Sequence[str], stack: contextlib.AsyncExitStack) -> LoopbackServer:
+    workers = config.workers
+    server = await serve(
+        handler,
+        latency=lognormal_latency(workers.latency_s, workers.latency_seed),
+        faults=faults_at_rate(workers.fault_rate, workers.latency_seed),
+        models=models,
+    )
+    stack.push_async_callback(server.close)
+    return server
+
+
+def query_batches(config: RunConfig) -> QueryBatches:
+    """The training queries as a pure function of b, so that a resumed run goes on where it stopped."""
+    if config.data.source == "simulated":
+        require_one_of("workers.kind with data.source='simulated'", config.workers.kind, ("simulated",))
+        world_seed, seed = config.workers.world_seed, config.seed
+        return lambda b, size: simulated_queries.batch(world_seed, b, size, "train", draw_seed=seed)
+    all_queries, _, _ = replay.load_nq6()
+    train, _ = replay.split(all_queries, config.data.split_seed, config.data.test_queries)
+    if config.queries_per_batch > len(train):
+        raise DataError(f"queries_per_batch={config.queries_per_batch} is more than the {len(train)} training queries")
+    return lambda b, size: [train[index] for index in batch_indices(config.seed, b, len(train), size)]
+
+
+def open_mesh(config: RunConfig) -> jax.sharding.Mesh | None:
+    """The device mesh, or None where one device is asked for."""
+    shape = (config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    return None if shape == (1, 1, 1) else make_mesh(shape)

@@ -1,0 +1,52 @@
+"""What people see while a run goes on: one line a step, and on a terminal a live count of rollouts."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from rw.rollout.stream import Progress
+
+_CONSOLE = Console(stderr=False, highlight=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Prints one line at once."""
+    _CONSOLE.print(text, markup=False)
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def rollouts(step: int) -> Iterator[Callable[[Progress], None]]:
+    """A callback for a step's progress: a bar on a terminal, nothing elsewhere."""
+    if not _CONSOLE.is_terminal:
+        yield lambda progress: None
+        return
+    columns = (TextColumn("step {task.fields[step]} rollouts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=_CONSOLE, transient=True) as bar:
+        task = bar.add_task("rollouts", total=None, step=step)
+        yield lambda progress: bar.update(task, completed=progress.rollouts, total=progress.total)
+
+
+def step_line(row: Mapping[str, Any], step: int, steps: int, cold_start: bool) -> str:
+    """One step in one line; `-` stands for what the step could not measure."""
+    phase = "cold" if cold_start else "free" if row["rho_b"] == 0 else f"rho {row['rho_b']:.2f}"
+    sampled = "/".join(_number(row, f"mode/sampled_freq/{word}", ".2f") for word in ("single", "multi", "agentic"))
+    return (
+        f"step {step}/{steps} {phase:<8} accuracy {_number(row, 'accuracy', '.3f')}"
+        f"  invalid {_number(row, 'invalid/total', '.2f')}  excluded {_number(row, 'infra/excluded_frac', '.2f')}"
+        f"  modes {sampled}  cost {_number(row, 'cost/per_rollout', '.2e')} USD"
+        f"  kl {_number(row, 'loss/kl', '.4f')}  grad {_number(row, 'grad_norm', '.3f')}"
+        f"  {row['perf/step_s']:.2f} s (rollout {row['perf/rollout_s']:.2f}, train {row['perf/train_s']:.2f})"
+    )
+
+
+def _number(row: Mapping[str, Any], name: str, form: str) -> str:
+    value = row.get(name)
+    return format(value, form) if isinstance(value, (int, float)) else str(value) if value else "-"

@@ -1,0 +1,293 @@
+"""Train a router with COMET-GRPO under progressive exploration: `rw train --config FILE --workdir DIR`.
+
+A step, in the order in which it happens (`Trainer.step`):
+
+    plan      which queries, and which of them have their mode assigned       core.schedule
+    roll out  every query K times, against the Workers                        rollout.stream
+    learn     rewards, advantages, loss, one update of the policy             learner.step
+    publish   the new weights to the sampler                                  learner.publish
+    record    metrics, trajectories, now and then a checkpoint
+
+The same command continues a run that stopped, at the batch after its last checkpoint: queries, forced modes and sampling
+keys are pure functions of (seed, batch index, query id, rollout), so nothing else needs to be remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from rw import metrics, progress
+from rw.cli import run_entry
+from rw.config import RunConfig, as_dict, load_config
+from rw.core import schedule
+from rw.core.advantages import AdvantageConfig
+from rw.core.diagnostics import group_metrics, reward_metrics
+from rw.errors import CheckpointError
+from rw.interrupts import Interrupts, StopRequested
+from rw.learner.batch import group_batch
+from rw.learner.checkpoint import Checkpoints, RunIdentity, load_params, save_params
+from rw.learner.optimizer import Optimizer
+from rw.learner.publish import publish
+from rw.learner.state import fingerprint, init_state
+from rw.learner.step import Learner, LearnerConfig
+from rw.model.qwen3 import init_params
+from rw.parts import Parts, open_mesh, open_parts
+from rw.rollout.record import TrajectoryWriter
+from rw.sampler.engine import SamplerEngine
+from rw.types import Group, Mode, Query, TrainState
+from rw.warmstart import warm_start
+from rw.workdir import Workdir
+
+MAY_CHANGE = ("steps", "checkpoint.*", "log.*", "rollout.*", "client.*", "workers.latency_*", "workers.fault_rate")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`rw train`; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    return run_entry("train", argv, lambda path, overrides, workdir: train(load_config(path, overrides), workdir))
+
+
+def train(config: RunConfig, workdir_path: str) -> int:
+    """Trains in `workdir_path`, which nobody else may use meanwhile; returns the exit code."""
+    with Workdir(workdir_path) as workdir:
+        return asyncio.run(run(config, workdir))
+
+
+async def run(config: RunConfig, workdir: Workdir) -> int:
+    """From the first step, or the last checkpoint, to the last step; stops in order on SIGTERM or SIGINT."""
+    async with open_parts(config, workdir) as parts:
+        interrupts = Interrupts()
+        try:
+            initial = await initial_router(parts, interrupts)
+            async with Trainer(parts, initial) as trainer:
+                await trainer.resume()
+                while trainer.next_batch < config.steps:
+                    await trainer.step(interrupts)
+                progress.say(f"finished {config.steps} steps; results in {workdir.path}")
+            return 0
+        except StopRequested as stop:
+            progress.say(f"{stop}; the same command continues the run")
+            return stop.exit_code
+        finally:
+            interrupts.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchPlan:
+    """Data batch b: its queries, their assigned modes (None where the router chooses), and what the loss needs of b."""
+
+    step: int  # b + 1
+    data_batch_index: int  # b
+    queries: Sequence[Query]
+    forced_modes: Sequence[Mode | None]
+    forced_ratio: float  # ρ_b
+    support_coefficient: float  # λ_b
+    cold_start: bool
+
+
+def plan_batch(parts: Parts, data_batch_index: int) -> BatchPlan:
+    """The plan of batch b, a pure function of the config and b."""
+    config = parts.config
+    bounds = (config.schedule.cold_batches, config.schedule.autonomous_from) if config.schedule.progressive else (0, 0)
+    queries = parts.queries(data_batch_index, config.queries_per_batch)
+    return BatchPlan(
+        step=data_batch_index + 1,
+        data_batch_index=data_batch_index,
+        queries=queries,
+        forced_modes=schedule.assign_modes([q.id for q in queries], config.seed, data_batch_index, *bounds),
+        forced_ratio=schedule.forced_ratio(data_batch_index, *bounds),
+        support_coefficient=schedule.support_coefficient(data_batch_index, config.support.coefficient, *bounds),
+        cold_start=schedule.is_cold_start(data_batch_index, bounds[0]),
+    )
+
+
+async def initial_router(parts: Parts, interrupts: Interrupts) -> Any:
+    """Parameters of the frozen initial router, kept in <workdir>/reference: made once, then only read."""
+    config, path = parts.config, parts.workdir.file("reference")
+    if path.exists():
+        params, _ = await parts.device.run(load_params, path)
+        return params
+    if config.init.source == "random":
+        params = await parts.device.run(init_params, jax.random.key(config.seed), config.model)
+    elif config.init.source == "params":
+        params, metadata = await parts.device.run(load_params, config.init.path)
+        check_tokenizer(parts, config.init.path, metadata)
+    else:
+        params = await warm_start(parts, interrupts)
+    metadata = {"tokenizer_fingerprint": parts.codec.fingerprint}
+    await parts.device.run(save_params, path, params, metadata)
+    return params
+
+
+def check_tokenizer(parts: Parts, path: str, metadata: dict[str, Any]) -> None:
+    """Raises CheckpointError where saved parameters belong to another tokenizer."""
+    stored = metadata.get("tokenizer_fingerprint")
+    if stored != parts.codec.fingerprint:
+        raise CheckpointError(
+            f"the parameters at {path} were trained with tokenizer {str(stored)[:16]}…, this config has "
+            f"{parts.codec.fingerprint[:16]}…; set tokenizer.path to the former, or init.path to other parameters"
+        )
+
+
+class Trainer:
+    """The state of a run and its steps. Device work goes to the device thread; this class only waits for it."""
+
+    def __init__(self, parts: Parts, initial: Any):
+        config = parts.config
+        self.parts, self.config = parts, config
+        self.optimizer = Optimizer(config.optimizer)
+        self.learner = Learner(config.model, self.optimizer, initial, learner_config(config), open_mesh(config))
+        identity = RunIdentity(as_dict(config), parts.codec.fingerprint, fingerprint(initial), config.seed)
+        self.checkpoints = Checkpoints(
+            parts.workdir.file("checkpoints"), identity, keep=config.checkpoint.keep, may_change=MAY_CHANGE
+        )
+        engine_config = dataclasses.replace(config.engine, deterministic=config.deterministic)
+        self.engine = SamplerEngine(
+            parts.codec, config.model, config.sampling, engine_config, parts.device, config.seed
+        )
+        self.engine.check_concurrency(
+            min(config.rollout.concurrency, config.queries_per_batch * config.rollouts_per_query)
+        )
+        self.metrics = metrics.MetricWriter(parts.workdir.path, tensorboard=config.log.tensorboard)
+        self.trajectories = TrajectoryWriter(parts.workdir.path, parts.codec, config.log.trajectory_arrays)
+        self.state: TrainState | None = init_state(self.learner.place_params(initial), self.optimizer, config.seed)
+
+        self.spent_usd = 0.0  # on accepted calls since step 1, at the frozen prices
+
+    @property
+    def version(self) -> int:
+        """Of the current weights: the number of steps that made them."""
+        return int(self.state.step)
+
+    @property
+    def next_batch(self) -> int:
+        """b of the next step."""
+        return int(self.state.data_batch_index)
+
+    async def __aenter__(self) -> Trainer:
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        """Saves what the last checkpoint lacks, unless a failed update has consumed the state; closes everything."""
+        try:
+            if self.state is not None:
+                await self.parts.device.run(self.checkpoints.save, self.state)
+        finally:
+            await self.engine.close()
+            self.metrics.close()
+            self.checkpoints.close()
+
+    async def resume(self) -> None:
+        """Takes up the newest checkpoint, if there is one; rows of steps after it are set aside."""
+        restored = await self.parts.device.run(self.checkpoints.restore, self.state)
+        if restored is not None:
+            self.state = restored
+        self.parts.workdir.write_config(as_dict(self.config))
+        self.metrics.resume(self.version)
+        self.spent_usd = self.metrics.last_row.get("cost/total", 0.0)
+        await self.publish()
+        remaining = max(0, self.config.steps - self.next_batch)
+        progress.say(f"step {self.version} of {self.config.steps}: {remaining} to go")
+
+    async def step(self, interrupts: Interrupts) -> None:
+        """One step of training."""
+        plan = plan_batch(self.parts, self.next_batch)
+        started = time.monotonic()
+        groups = await interrupts.guard(self.roll_out(plan))
+        rolled_out = time.monotonic()
+        row = await self.learn(plan, groups)
+        learnt = time.monotonic()
+        await self.publish()
+        finished = time.monotonic()
+        row["perf/rollout_s"], row["perf/train_s"] = rolled_out - started, learnt - rolled_out
+        row["perf/publish_s"], row["perf/step_s"] = finished - learnt, finished - started
+        await self.record(plan, groups, row)
+        interrupts.check()
+
+    async def roll_out(self, plan: BatchPlan) -> list[Group]:
+        """K rollouts of every query of the batch, scored."""
+        with progress.rollouts(plan.step) as on_progress:
+            return await self.parts.collect(
+                self.engine,
+                plan.queries,
+                plan.forced_modes,
+                rollouts_per_query=self.config.rollouts_per_query,
+                step=plan.step,
+                policy_version=self.version,
+                on_progress=on_progress,
+            )
+
+    async def learn(self, plan: BatchPlan, groups: Sequence[Group]) -> dict[str, Any]:
+        """One update from the batch; its metrics."""
+        state, self.state = self.state, None  # the step consumes its buffers
+        self.state, row = await self.parts.device.run(
+            self.learner.step,
+            state,
+            groups,
+            cold_start=plan.cold_start,
+            support_coefficient=plan.support_coefficient,
+            mode_candidates=self.parts.protocol.mode_candidates,
+        )
+        return row
+
+    async def publish(self) -> None:
+        """Gives the sampler the current weights; their version is the number of steps that made them."""
+        weights = await self.parts.device.run(publish, self.state.params, self.config.model, self.version)
+        await self.engine.publish(weights)
+
+    async def record(self, plan: BatchPlan, groups: Sequence[Group], row: dict[str, Any]) -> None:
+        """Metrics, trajectories, a line for people, and a checkpoint where one is due."""
+        config, step = self.config, plan.step
+        reward = config.reward
+        batch = group_batch(
+            groups,
+            reference_cost_usd=reward.reference_cost_usd,
+            efficiency_weight=reward.efficiency_weight,
+            cold_start=plan.cold_start,
+            exhausted_is_invalid=config.protocol.exhausted == "invalid",
+        )
+        row |= reward_metrics(batch, [group.query.domain for group in groups])
+        row |= group_metrics(batch, config.advantage.std_gate)
+        row |= metrics.step_metrics(
+            groups, batch.retained, reference_cost_usd=reward.reference_cost_usd, spent_before_usd=self.spent_usd
+        )
+        row |= {f"sampler/{name}": value for name, value in self.engine.stats().items()}
+        row |= {"rho_b": plan.forced_ratio, "data/batch_index": plan.data_batch_index}
+        row |= {"data/unique_queries": len(plan.queries), "policy_version": self.version}
+        self.spent_usd = row["cost/total"]
+        if config.log.trajectories_every and step % config.log.trajectories_every == 0:
+            self.trajectories.write(step, groups, batch.rewards)
+        self.metrics.write(step, row)
+        progress.say(progress.step_line(row, step, config.steps, plan.cold_start))
+        if step % config.checkpoint.every == 0:
+            await self.parts.device.run(self.checkpoints.save, self.state)
+
+
+def learner_config(config: RunConfig) -> LearnerConfig:
+    """The learner's part of a run's config."""
+    return LearnerConfig(
+        batch=config.batch,
+        loss=config.loss,
+        advantage=AdvantageConfig(
+            config.reward.efficiency_weight,
+            std_epsilon=config.advantage.std_epsilon,
+            std_gate=config.advantage.std_gate,
+        ),
+        advantage_function=config.advantage.function,
+        reference_cost_usd=config.reward.reference_cost_usd,
+        exhausted_is_invalid=config.protocol.exhausted == "invalid",
+        support_floor=config.support.floor,
+        logprob_temperature=config.sampling.temperature,
+        deterministic=config.deterministic,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

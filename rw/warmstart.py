@@ -1,0 +1,178 @@
+"""Warm start: supervised training on trajectories of scripted routers, `rw warmstart --config FILE --workdir DIR`.
+
+The scripted routers run through the same episodes, Workers and token bookkeeping as a trained one, so what the network
+imitates is exactly what it will meet: its own frames, rules, observations and routing states. The result is kept in
+<workdir>/warmstart and is the initial router, and frozen reference, of a training run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from rw import progress
+from rw.cli import run_entry
+from rw.config import RunConfig, as_dict, load_config
+from rw.errors import CheckpointError, DataError
+from rw.interrupts import Interrupts, StopRequested
+from rw.learner.checkpoint import load_params, save_params
+from rw.learner.optimizer import Optimizer, OptimizerConfig
+from rw.learner.state import init_state
+from rw.learner.supervised import SupervisedConfig, SupervisedLearner
+from rw.model.qwen3 import init_params
+from rw.parts import Parts, open_parts
+from rw.sampler.scripted import ScriptedSampler
+from rw.simulation.policies import HabitPolicy, Policy, opinions, script
+from rw.types import Query, Status, TrainState, Trajectory
+from rw.workdir import Workdir
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`rw warmstart`; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    return run_entry("warmstart", argv, lambda path, overrides, workdir: start(load_config(path, overrides), workdir))
+
+
+def start(config: RunConfig, workdir_path: str) -> int:
+    """Makes the warm start of a run unless it is there; returns the exit code."""
+    with Workdir(workdir_path) as workdir:
+        return asyncio.run(_start(config, workdir))
+
+
+async def _start(config: RunConfig, workdir: Workdir) -> int:
+    async with open_parts(config, workdir) as parts:
+        interrupts = Interrupts()
+        try:
+            await warm_start(parts, interrupts)
+            progress.say(f"warm start in {warm_start_path(parts)}")
+            return 0
+        except StopRequested as stop:
+            progress.say(f"{stop}; the same command begins the warm start again")
+            return stop.exit_code
+        finally:
+            interrupts.close()
+
+
+def warm_start_path(parts: Parts) -> str:
+    """Where the warm start of this run is kept."""
+    return parts.config.init.path or str(parts.workdir.file("warmstart"))
+
+
+async def warm_start(parts: Parts, interrupts: Interrupts) -> Any:
+    """Parameters of the warm start: read if they were made before with this config, made otherwise."""
+    path = warm_start_path(parts)
+    made_with = identity(parts)
+    if pathlib.Path(path).exists():
+        params, metadata = await parts.device.run(load_params, path)
+        stored = {key: metadata.get(key) for key in made_with}
+        differing = [key for key in made_with if stored[key] != made_with[key]]
+        if differing:
+            raise CheckpointError(
+                f"the warm start at {path} was made with another {', '.join(differing)}: remove it, set init.path, or "
+                "take back the change"
+            )
+        return params
+    params = await make_warm_start(parts, interrupts)
+    await parts.device.run(save_params, path, params, made_with)
+    return params
+
+
+def identity(parts: Parts) -> dict[str, Any]:
+    """What a warm start depends on, as plain JSON values."""
+    config = as_dict(parts.config)
+    return {
+        "tokenizer_fingerprint": parts.codec.fingerprint,
+        **{key: _plain(config[key]) for key in ("model", "warmstart", "protocol")},
+    }
+
+
+async def make_warm_start(parts: Parts, interrupts: Interrupts) -> Any:
+    """Trains from random parameters; the next batch is rolled out while the device learns the present one."""
+    config = parts.config.warmstart
+    optimizer = Optimizer(
+        OptimizerConfig(learning_rate=config.learning_rate, schedule="cosine", total_steps=config.steps)
+    )
+    state, learner = await parts.device.run(_open_learner, parts, optimizer)
+    demonstrations = Demonstrations(parts)
+    following = asyncio.create_task(demonstrations.batch(0))
+    try:
+        for step in range(config.steps):
+            trajectories = await interrupts.guard(_result(following))
+            if step + 1 < config.steps:
+                following = asyncio.create_task(demonstrations.batch(step + 1))
+            began = time.monotonic()
+            state, row = await parts.device.run(learner.step, state, trajectories)
+            if step % 10 == 9 or step + 1 == config.steps:
+                progress.say(
+                    f"warm start {step + 1}/{config.steps}: loss {row['loss/total']:.3f} nats a token, "
+                    f"{len(trajectories)} trajectories, {time.monotonic() - began:.2f} s"
+                )
+            interrupts.check()
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    return state.params
+
+
+def _open_learner(parts: Parts, optimizer: Optimizer) -> tuple[TrainState, SupervisedLearner]:
+    config = parts.config
+    params = init_params(jax.random.key(config.warmstart.seed), config.model)
+    supervised = SupervisedConfig(batch=config.batch, deterministic=config.deterministic)
+    return init_state(params, optimizer, config.warmstart.seed), SupervisedLearner(
+        config.model, optimizer, params, supervised
+    )
+
+
+class Demonstrations:
+    """Batches of scripted rollouts through the run's own episodes and Workers."""
+
+    def __init__(self, parts: Parts):
+        self._parts = parts
+        self._queries: dict[str, Query] = {}  # those drawn so far, which the script asks for by id
+        self._sampler = ScriptedSampler(parts.codec, script(scripted_router(parts), self._queries.__getitem__))
+
+    async def batch(self, index: int) -> list[Trajectory]:
+        """The answered trajectories of one rollout of each query of batch `index`.
+
+        Their calls are booked under negative steps, which lie before the first step of training.
+        """
+        config = self._parts.config.warmstart
+        queries = self._parts.queries(index, config.queries_per_batch)
+        self._queries.update({query.id: query for query in queries})
+        groups = await self._parts.collect(
+            self._sampler, queries, None, rollouts_per_query=1, step=index - config.steps, policy_version=0
+        )
+        trajectories = [scored.trajectory for group in groups for scored in group.rollouts]
+        answered = [trajectory for trajectory in trajectories if trajectory.status is Status.ANSWERED]
+        if not answered:
+            reasons = sorted({str(trajectory.violation or trajectory.cause) for trajectory in trajectories})
+            raise DataError(f"warm-start batch {index}: no scripted rollout was answered ({', '.join(reasons)})")
+        return answered
+
+
+def scripted_router(parts: Parts) -> Policy:
+    """The scripted router that the config names, over the run's Workers."""
+    config = parts.config.warmstart
+    if config.policy == "opinions":
+        return opinions(config.seed, parts.worker_ids, config.mode_prior or None)
+    return HabitPolicy(config.seed, parts.worker_ids, mode_prior=config.mode_prior or None)
+
+
+async def _result(task: asyncio.Task) -> Any:
+    return await task
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
