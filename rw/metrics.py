@@ -117,7 +117,12 @@ class MetricWriter:
 
     def _write_events(self, step: int, values: Mapping[str, Any], now: float) -> None:
         if self._events is None:
-            self._events = self._events_type(str(self.path.parent / "tensorboard"), purge_step=self._purge_step)
+            # File names hold whole seconds only: without a suffix a quick restart would overwrite what is there.
+            self._events = self._events_type(
+                str(self.path.parent / "tensorboard"),
+                purge_step=self._purge_step,
+                filename_suffix=f".{time.time_ns()}",
+            )
         for name, value in values.items():
             number = _plain(value)
             if isinstance(number, int | float):

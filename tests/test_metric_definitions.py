@@ -424,19 +424,25 @@ def test_a_kill_between_the_two_files_neither_loses_nor_doubles_a_row(workdir, m
     assert steps(workdir / "metrics.superseded.jsonl") == [2, 3]
 
 
-def events(workdir) -> list[tuple[int, str, float]]:
-    """(step, tag, value) of every scalar in the TensorBoard files, read back from their TFRecord frames."""
+def raw_events(workdir) -> list:
+    """All events of the TensorBoard files, read back from their TFRecord frames, oldest file first."""
     from tensorboardX.proto.event_pb2 import Event
 
     found = []
-    for path in sorted((workdir / "tensorboard").glob("*tfevents*"), key=lambda path: path.stat().st_mtime_ns):
+    for path in sorted((workdir / "tensorboard").glob("*tfevents*"), key=lambda path: path.name):
         data, offset = path.read_bytes(), 0
         while offset < len(data):
             (length,) = struct.unpack_from("<Q", data, offset)
-            event = Event.FromString(data[offset + 12 : offset + 12 + length])
-            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+            found.append(Event.FromString(data[offset + 12 : offset + 12 + length]))
             offset += 16 + length
     return found
+
+
+def events(workdir) -> list[tuple[int, str, float]]:
+    """(step, tag, value) of every scalar."""
+    return [
+        (event.step, value.tag, value.simple_value) for event in raw_events(workdir) for value in event.summary.value
+    ]
 
 
 def test_numbers_go_to_tensorboard_under_the_same_name_and_step(workdir):
@@ -451,3 +457,17 @@ def test_tensorboard_without_its_package_is_refused(workdir, monkeypatch):
     with pytest.raises(ConfigError, match="tensorboardX"):
         MetricWriter(workdir)
     MetricWriter(workdir, tensorboard=False).close()
+
+
+def test_after_resume_tensorboard_is_told_to_drop_the_superseded_steps(workdir):
+    from tensorboardX.proto.event_pb2 import SessionLog
+
+    with MetricWriter(workdir) as w:
+        w.write(1, {"a": 1.0})
+        w.write(2, {"a": 2.0})
+    with MetricWriter(workdir) as w:
+        w.resume(1)
+        w.write(2, {"a": 3.0})
+    assert [(step, value) for step, _, value in events(workdir)] == [(1, 1.0), (2, 2.0), (2, 3.0)]
+    starts = [event.step for event in raw_events(workdir) if event.session_log.status == SessionLog.START]
+    assert starts == [2]  # TensorBoard shows nothing from this step on that came before this mark
