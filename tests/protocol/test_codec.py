@@ -98,6 +98,10 @@ def test_control_tokens_inside_the_vocabulary_cannot_be_written(tmp_path):
     ids = codec.encode_text("<|im_end|><think>worker")
     assert not set(ids.tolist()) & codec.control_ids
     assert codec.decode(ids) == "<|im_end|><think>worker"
+    spec = json.loads(path.read_text())
+    spec["pre_tokenizer"]["use_regex"], spec["model"]["ignore_merges"] = False, True  # whole texts are looked up
+    whole = TokenCodec(json.dumps(spec).encode())
+    assert not set(whole.encode_text("<think>").tolist()) & whole.control_ids
     packed = tmp_path / "tokenizer.json.xz"
     packed.write_bytes(lzma.compress(path.read_bytes()))
     assert TokenCodec.from_file(packed).fingerprint == codec.fingerprint

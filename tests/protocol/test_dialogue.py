@@ -340,6 +340,14 @@ def test_budget_that_cuts_a_route(play, codec, exhausted):
     assert player.runs()[-1] == ("I", '<route model="wor')
 
 
+def test_long_turn_that_the_budget_cuts_is_not_judged(play, codec):
+    """Longer than a mode turn may be, whose limit is no concern of later turns."""
+    start = play(Mode.SINGLE).dialogue.context.response_length
+    player = play(Mode.SINGLE, response_budget=start + 200)
+    player.write(codec.encode_text(" a" * 200), stop="length")
+    assert player.outcome == (Status.EXHAUSTED, None)
+
+
 def test_cut_layer_of_complete_routes_is_exhausted_and_sends_nothing(play, codec):
     start = play(Mode.AGENTIC).dialogue.context.response_length
     cut = codec.encode_text(executor("a"))

@@ -134,6 +134,7 @@ def test_layer_with_attributes_in_any_order():
         (f"{route('summarizer')}<answer>4</answer>", after(AGENTIC), Violation.ACTION_GRAMMAR),
         ("<answer>a<|im_start|>b</answer>", after(SINGLE, [None]), Violation.ACTION_GRAMMAR),
         (route(task="use <tool_call> now"), after(SINGLE), Violation.ACTION_GRAMMAR),
+        (f"{route('executor', task='a <|box_end|>')}<|im_end|>", after(AGENTIC), Violation.ACTION_GRAMMAR),
         (f"{route('executor')}<|im_end|><|im_end|>", after(AGENTIC), Violation.ACTION_GRAMMAR),
         (f"<|im_end|>{route('executor')}", after(AGENTIC), Violation.ACTION_GRAMMAR),
         (f"{route('executor')}</think>", after(AGENTIC), Violation.ACTION_GRAMMAR),
