@@ -1,120 +1,65 @@
-"""What a step says about its tokens and advantages: plain numbers, each over policy tokens of V or over rollouts of V.
-
-A quantity with nothing to be measured on is left out rather than reported as 0.
-"""
+"""The token metrics of a whole batch from its micro-batches. What they are is defined in core/diagnostics.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from rw.core.losses import LossConfig, kl_k3, policy_mask
-from rw.learner.batch import MicroBatch
-from rw.types import Advantages, GroupBatch, Segment
+from rw.core.diagnostics import SEGMENT_WORDS, policy_metrics
+from rw.core.losses import LossConfig, policy_mask
+from rw.types import TokenBatch
 
-SEGMENT_NAMES = {Segment.MODE: "mode", Segment.INNER: "inner"}
+SMALLEST_WIDTH = 4096
 
 
 class TokenRecord(NamedTuple):
-    """Policy tokens of a micro-batch, each array [B, P]; `mask` says which slots hold one."""
+    """Policy tokens of a micro-batch with what the model said of them, each array [B, P]."""
 
-    mask: Any  # bool
-    segments: Any  # u8
+    policy: TokenBatch
     logprobs: Any  # f32, log π_θ
-    old_logprobs: Any  # f32, log π_old
-    sampled_logprobs: Any  # f32, as the sampler reported it
-    entropy: Any  # f32, nats, of the whole distribution at the sampling temperature
-    kl: Any  # f32, k3 to the reference
-    advantage: Any  # f32
+    sampled_logprobs: Any  # f32, as the sampler reported them
+    entropy: Any  # f32, nats, at the sampling temperature
 
 
-def record(micro: MicroBatch, logprobs: jax.Array, old_logprobs: jax.Array, reference: jax.Array, entropy: jax.Array):
-    """The record of one micro-batch, inside a compiled program; no gradient flows through it."""
-    policy = micro.policy
-    made = TokenRecord(
-        mask=policy_mask(policy.segments, policy.retained),
-        segments=policy.segments,
-        logprobs=logprobs,
-        old_logprobs=old_logprobs,
-        sampled_logprobs=policy.old_logprobs,
-        entropy=entropy,
-        kl=kl_k3(logprobs, reference),
-        advantage=policy.advantage,
-    )
-    return jax.tree.map(jax.lax.stop_gradient, made)
+def of_tokens(records: Sequence[TokenRecord], config: LossConfig) -> dict[str, float]:
+    """Entropy, KL, ratios, clip fractions and the sampler's drift over all policy tokens of the batch.
 
-
-def of_tokens(records: Sequence[TokenRecord], loss: LossConfig) -> dict[str, float]:
-    """Entropy, KL, ratios, clip fractions and the sampler's drift over all policy tokens of the batch."""
-    flat = _flatten(records)
-    if flat is None or not flat.logprobs.size:
+    Means of micro-batches could not give quantiles of the batch, so the tokens are laid in one row. Its width
+    is a power of two: the number of tokens changes with every batch, and each new width is a compilation. What has no
+    token, or no reference, to be measured on is left out.
+    """
+    tokens = [_tokens_of(jax.tree.map(np.asarray, record)) for record in records]
+    count = sum(len(part["segments"]) for part in tokens)
+    if not count:
         return {}
-    metrics = {}
-    for segment, name in SEGMENT_NAMES.items():
-        chosen = flat.segments == int(segment)
-        if chosen.any():
-            metrics[f"policy/entropy/{name}"] = float(flat.entropy[chosen].mean())
-            if loss.kl_coefficient:
-                metrics[f"policy/kl_ref/{name}"] = float(flat.kl[chosen].mean())
-    if loss.kl_coefficient:
-        metrics["policy/kl_max"] = float(flat.kl.max())
-    return {**metrics, **_ratio_metrics(flat, loss), **_sampler_metrics(flat)}
+    width = max(SMALLEST_WIDTH, 1 << (count - 1).bit_length())
+    joined = {name: np.concatenate([part[name] for part in tokens]) for name in tokens[0]}
+    row = {name: np.pad(array, (0, width - count))[None] for name, array in joined.items()}  # of Segment.PAD
+    metrics = {name: float(value) for name, value in jax.device_get(_policy_metrics(row, config)).items()}
+    absent = [word for segment, word in SEGMENT_WORDS.items() if not np.any(joined["segments"] == segment)]
+    unmeasured = {f"policy/{kind}/{word}" for kind in ("entropy", "kl_ref") for word in absent}
+    if not config.kl_coefficient:
+        unmeasured |= {name for name in metrics if name.startswith("policy/kl_")}
+    return {name: value for name, value in metrics.items() if name not in unmeasured}
 
 
-def of_advantages(batch: GroupBatch, advantages: Advantages) -> dict[str, float]:
-    """Mixed advantages as the tokens get them: mode over free rollouts of V, inner over all of V."""
-    retained, forced = np.asarray(batch.retained, bool), np.asarray(batch.forced, bool)[:, None]
-    mode = np.asarray(advantages.mode)[retained & ~forced]
-    inner = np.where(forced, np.asarray(advantages.grpo), np.asarray(advantages.inner))[retained]
-    metrics = {}
-    for name, values in (("mode", mode), ("inner", inner)):
-        if values.size:
-            metrics[f"adv/{name}/mean"] = float(values.mean())
-            metrics[f"adv/{name}/std"] = float(values.std())
-            metrics[f"adv/{name}/absmax"] = float(np.abs(values).max())
-    if inner.size:
-        peers = retained[:, :, None] & retained[:, None, :] & (batch.mode[:, :, None] == batch.mode[:, None, :])
-        metrics["adv/inner_zero_frac"] = float((peers.sum(-1) == 1)[retained].mean())
-    return metrics
+_FIELDS = ("segments", "advantage", "old_logprobs", "reference_logprobs")
 
 
-def _flatten(records: Sequence[TokenRecord]) -> TokenRecord | None:
-    """All slots that hold a token, as float64 vectors (segments as they are)."""
-    if not records:
-        return None
-    parts = [[np.asarray(array)[np.asarray(record.mask)] for array in record] for record in records]
-    arrays = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return TokenRecord(arrays[0], arrays[1], *(array.astype(np.float64) for array in arrays[2:]))
+def _tokens_of(record: TokenRecord) -> dict[str, np.ndarray]:
+    mask = policy_mask(record.policy.segments, record.policy.retained)
+    arrays = {name: getattr(record.policy, name) for name in _FIELDS}
+    arrays |= {"logprobs": record.logprobs, "sampled": record.sampled_logprobs, "entropy": record.entropy}
+    return {name: array[mask] for name, array in arrays.items()}
 
 
-def _ratio_metrics(flat: TokenRecord, loss: LossConfig) -> dict[str, float]:
-    """π_θ / π_old. With one update a batch and π_old = π_θ these are 1 and 0: an alarm, not a curve."""
-    log_ratio = flat.logprobs - flat.old_logprobs
-    ratio = np.exp(log_ratio)
-    worse, better = flat.advantage < 0, flat.advantage > 0
-    return {
-        "policy/approx_kl_old/k1": float(-log_ratio.mean()),
-        "policy/approx_kl_old/k3": float((np.expm1(log_ratio) - log_ratio).mean()),
-        "policy/ratio/mean": float(ratio.mean()),
-        "policy/ratio/min": float(ratio.min()),
-        "policy/ratio/max": float(ratio.max()),
-        "policy/ratio/p99": float(np.quantile(ratio, 0.99)),
-        "policy/clip_frac/low": float((worse & (ratio < 1 - loss.clip_low)).mean()),
-        "policy/clip_frac/high": float((better & (ratio > 1 + loss.clip_high)).mean()),
-        "policy/clip_frac/dual": float((worse & (ratio > loss.dual_clip)).mean()),
-    }
-
-
-def _sampler_metrics(flat: TokenRecord) -> dict[str, float]:
-    """Learner against sampler on the same tokens, per token: a mean alone hides the few that differ."""
-    difference = flat.logprobs - flat.sampled_logprobs
-    absolute = np.abs(difference)
-    return {
-        "sampler/logp_diff/mean_abs": float(absolute.mean()),
-        "sampler/logp_diff/p95": float(np.quantile(absolute, 0.95)),
-        "sampler/logp_diff/max": float(absolute.max()),
-        "sampler/ratio_outside_10pct": float((np.abs(np.expm1(difference)) > 0.1).mean()),
-    }
+@partial(jax.jit, static_argnames="config")
+def _policy_metrics(row: dict[str, Any], config: LossConfig) -> dict[str, jax.Array]:
+    batch = TokenBatch(
+        tokens=None, positions=None, retained=np.ones(1, bool), **{name: row[name] for name in _FIELDS}
+    )
+    return policy_metrics(row["logprobs"], batch, config, row["entropy"], row["sampled"])

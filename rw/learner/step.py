@@ -16,9 +16,9 @@ import numpy as np
 from absl import logging
 
 from rw.core.advantages import AdvantageConfig, resolve
+from rw.core.diagnostics import advantage_metrics
 from rw.core.losses import LossConfig, comet_loss
 from rw.errors import ConfigError
-from rw.learner import diagnostics
 from rw.learner.batch import (
     BatchConfig,
     MicroBatch,
@@ -29,6 +29,7 @@ from rw.learner.batch import (
     token_counts,
     token_rows,
 )
+from rw.learner.diagnostics import TokenRecord, of_tokens
 from rw.learner.mode_support import ModeCandidates, SupportTerm, candidate_rows
 from rw.learner.optimizer import Optimizer
 from rw.learner.placement import Placement
@@ -75,7 +76,7 @@ class Learner:
         """`reference_params` are only read and must stay alive; `init_state`, which copies, may have them too."""
         self.model_config, self.config = model_config, config
         self.placement = Placement(mesh, reference_params, config.batch)
-        self._reference_params = self.placement.params(reference_params)
+        self.reference_params = self.placement.params(reference_params)
         self._advantage_function = resolve(config.advantage_function)
         self._gradient = GradientSum(self._objective, self.placement.shardings)
         self._reference = jax.jit(self._logprobs)
@@ -123,14 +124,14 @@ class Learner:
         if mode_candidates is not None and not cold_start:
             total, support = self._add_support(total, state.params, groups, mode_candidates, support_coefficient)
         value = value + support_coefficient * support.get("loss/support", 0.0)
-        metrics = {**terms, **diagnostics.of_tokens(records, self.config.loss)}
+        metrics = {**terms, **of_tokens(records, self.config.loss)}
         if rows:
             state, update = self._update(state, total, jnp.asarray(value, jnp.float32))
             metrics.update({name: float(x) for name, x in update.items()})
         else:
             state = advance(state)
             logging.warning("step %d: every rollout is excluded; no update", int(state.step))
-        metrics.update(diagnostics.of_advantages(batch, advantages), **support)
+        metrics.update(advantage_metrics(batch, advantages), **support)
         metrics.update({"loss/total": float(value), "lambda_b": support_coefficient, "cold_start": float(cold_start)})
         metrics.update({"N_mode": float(counts.mode), "N_inner": float(counts.inner), "N_KL": float(counts.kl)})
         metrics.update(skip_metrics(state), rows=float(len(rows)), micro_batches=float(len(micros)))
@@ -167,7 +168,7 @@ class Learner:
 
     def reference_logprobs(self, micro: MicroBatch) -> jax.Array:
         """f32[B, P]: log π_ref of the policy tokens of a placed micro-batch."""
-        return self._reference(self._reference_params, micro)
+        return self._reference(self.reference_params, micro)
 
     def warm_up(self, state: TrainState) -> None:
         """Compiles every shape that a micro-batch can have; the state is left as it is."""
@@ -233,7 +234,7 @@ class Learner:
         return policy_logprobs(params, self.model_config, micro, temperature, chunk)[0]
 
     def _objective(self, params: Any, micro: MicroBatch, normalisers: TokenCounts, weights: jax.Array):
-        """(weighted sum of the loss terms, (terms, record)); weights are an argument, so that one program serves all."""
+        """(weighted sum of the loss terms, (terms, record)). Weights are an argument: one program serves all."""
         temperature, chunk = self.config.logprob_temperature, self.config.batch.logprob_chunk
         logprobs, entropy = policy_logprobs(params, self.model_config, micro, temperature, chunk)
         policy = micro.policy
@@ -242,7 +243,7 @@ class Learner:
             policy = policy._replace(old_logprobs=jax.lax.stop_gradient(logprobs))
         loss_config = dataclasses.replace(self.config.loss, reduction="segment")  # see _normalisers
         _, terms = comet_loss(logprobs, policy, normalisers, loss_config)
-        record = diagnostics.record(micro, logprobs, policy.old_logprobs, policy.reference_logprobs, entropy)
+        record = TokenRecord(policy, logprobs, micro.policy.old_logprobs, entropy)
         return sum(weights[index] * terms[name] for index, name in enumerate(LOSS_TERMS)), (terms, record)
 
     def _policy_gradient(self, params: Any, micros: Sequence[MicroBatch], normalisers: TokenCounts, weights):

@@ -68,7 +68,7 @@ def make_query(index):
     return Query(f"q{index}", "simulated", "math", "?", "a")
 
 
-def make_groups(seed=0, count=6, rollouts=4, forced=lambda index: index % 3 == 0, lengths=(18, 60)):
+def make_groups(seed=0, count=6, rollouts=4, forced=lambda index: index % 3 == 0, lengths=(18, 48)):
     """`count` groups of ragged lengths; every third forced; rewards and modes mixed within a group."""
     rng = np.random.default_rng(seed)
     groups = []
