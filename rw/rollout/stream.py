@@ -59,8 +59,7 @@ async def stream_groups(
     try:
         while due:
             finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            groups = [task.result() for task in finished]
-            arrived.update((group.index, group) for group in sorted(groups, key=lambda group: group.index))
+            arrived.update((group.index, group) for group in [task.result() for task in finished])
             while ready := _next(due, arrived, in_order=pool.config.deterministic):
                 due.remove(ready.index)
                 yield ready

@@ -131,6 +131,14 @@ async def test_scorer_fault_excludes_the_rollout_and_is_never_wrong(make_pool, w
     assert "no verdict in time" in caplog.text
 
 
+async def test_scorer_that_cannot_work_at_all_stops_the_step(make_pool, world):
+    async def score(query, answer):
+        raise ConfigError("no scorer for this dataset")
+
+    with pytest.raises(ConfigError, match="no scorer"):
+        await world.collect(make_pool(at_once, rollouts_per_query=2), [world.query(0)], score)
+
+
 async def test_groups_come_as_they_arrive_or_in_order(make_pool, world):
     queries = [world.query(k) for k in range(4)]
     answer = delays(g0=0.15, g1=0.05, g2=0.1)

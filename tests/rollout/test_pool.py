@@ -1,8 +1,10 @@
 """Episodes side by side: a bound, a deadline, and faults that stay with the rollout that had them."""
 
 import asyncio
+import dataclasses
 import logging
 
+import numpy as np
 import pytest
 
 from rw.errors import ConfigError, FailureCause, InfrastructureFailure, WorkerRefusedError
@@ -101,6 +103,48 @@ async def test_exception_is_one_internal_failure_with_its_traceback_logged_once(
     assert caplog.text.count("Traceback") == 1
     assert caplog.text.count("ZeroDivisionError: a bug in a script") >= 2
     assert "rollout 1 of q0" in caplog.text and "rollout 2 of q0" in caplog.text
+
+
+async def test_trajectory_that_contradicts_itself_never_becomes_a_sample(make_pool, world):
+    pool = make_pool()
+    generate = pool.sampler.generate
+
+    async def without_numbers(request):
+        turn = await generate(request)
+        return dataclasses.replace(turn, logprobs=np.full(len(turn.tokens), np.nan, np.float32))
+
+    pool.sampler.generate = without_numbers
+    trajectory = await run(pool, world.query(0))
+    assert (trajectory.status, trajectory.cause, trajectory.answer) == (
+        Status.INFRASTRUCTURE_FAILURE,
+        "internal",
+        None,
+    )
+
+
+async def test_calls_beside_one_that_raises_are_still_recorded(make_pool, world):
+    async def answer(request):
+        if request.node_id == "n2":
+            await asyncio.sleep(0.01)
+            raise ZeroDivisionError("a bug in a client")
+        return "fine"
+
+    layer = "".join(f'<route model="worker_{k}" role="executor">Go.</route>' for k in (1, 2))
+    script = world.turns("<mode>agentic</mode>", layer + "<|im_end|>")
+    trajectory = await run(make_pool(world.InProcessWorkers(answer), script=script), world.query(0))
+    assert trajectory.cause == "internal"
+    assert [(call.node_id, call.status.value) for call in trajectory.calls] == [("n1", "ok"), ("n2", "cancelled")]
+
+
+async def test_deadline_after_the_answer_leaves_no_answer(make_pool, world):
+    pool = make_pool(deadline_s=0.2)
+
+    async def never(episode):
+        await asyncio.sleep(60)
+
+    pool.sampler.release = never
+    trajectory = await run(pool, world.query(0))
+    assert (trajectory.cause, trajectory.answer) == ("deadline", None)
 
 
 async def test_failure_before_the_first_token_is_still_a_trajectory(make_pool, world):

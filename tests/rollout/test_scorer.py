@@ -61,6 +61,24 @@ async def test_scorer_faults_are_failures_and_the_next_answer_is_scored(dataset,
         assert (await score(query("exact"), "Lima")).correct
 
 
+async def test_no_process_outlives_its_scorer_or_its_time_limit():
+    started = []
+    async with Scorer(SCORERS, processes=2, timeout_s=20.0) as score:
+        start = score._start
+
+        async def start_and_note():
+            started.append(await start())
+            return started[-1]
+
+        score._start = start_and_note
+        await asyncio.gather(score(query("exact"), "Lima"), score(query("exact"), "Lima"))
+        score.timeout_s = 0.2
+        with pytest.raises(InfrastructureFailure):
+            await score(query("hanging"), "x")
+        assert sorted(process.returncode is None for process in started) == [False, True]
+    assert [process.returncode for process in started] == [-9, -9]
+
+
 async def test_cancelling_a_caller_ends_a_hanging_scorer_at_once():
     async with Scorer(SCORERS, processes=1) as score:
         await score(query("exact"), "Lima")
