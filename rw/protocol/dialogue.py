@@ -152,7 +152,7 @@ class Dialogue:
         limits = self.next_turn()
         if limits is None:
             raise RuntimeError(f"the trajectory has ended: {self.status}")
-        tokens = np.asarray(tokens, np.int32)
+        tokens = np.asarray(tokens)
         turn = self._protocol.codec.decode_turn(tokens)
         is_complete = self._check_turn(tokens, turn, limits, stop)
         self.context.append_sampled(tokens, logprobs, Segment.MODE if self.mode is None else Segment.INNER)

@@ -201,3 +201,13 @@ def test_mode_candidates_hold_content_tokens_only(make_protocol, codec, query):
 def test_worker_ids_must_be_spellable_and_unique(make_protocol, ids):
     with pytest.raises(ConfigError, match="Worker id"):
         make_protocol(cards=tuple(WorkerCard(worker_id, "d") for worker_id in ids))
+
+
+def test_multi_shows_the_last_reply_or_none(play):
+    for switch, shown in (("reply", ["", "one", "two"]), ("none", ["", "", ""])):
+        player = play(Mode.MULTI, multi_previous=switch)
+        for previous, reply in zip(shown, ("one", "two", "three"), strict=True):
+            (call,) = player.write(ROUTE)
+            assert ("Previous reply:" in call.content) is bool(previous)
+            assert f"Previous reply:\n{previous}\n" in call.content or not previous
+            player.reply(reply)
