@@ -11,7 +11,20 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from rw.errors import ConfigError
+from rw.sampler.interface import SamplingConfig
+
 CANDIDATES = 4  # with top_p = 0.95 about one row in 10^5 finds none accepted
+
+
+def check_sampling(sampling: SamplingConfig) -> None:
+    """Raises ConfigError where a setting has no meaning."""
+    if not sampling.temperature > 0:
+        raise ConfigError(
+            f"sampling.temperature={sampling.temperature!r}: must be above 0; for argmax set sampling.greedy"
+        )
+    if not 0 < sampling.top_p <= 1:
+        raise ConfigError(f"sampling.top_p={sampling.top_p!r}: must be above 0 and at most 1; 1 keeps every token")
 
 
 def sample(

@@ -1,7 +1,7 @@
 """Which episode holds which slot, what its keys and values cover, and what has to be computed next.
 
-A pure state machine: no model, no device, no clock. The engine asks it what to do, does it, and reports back. Tokens are
-the truth and a slot's cache is a copy that can be built again: everything here follows from `tokens` and `length`.
+A pure state machine: no model, no device, no clock. The engine asks it what to do, does it, and reports back. Tokens
+are the truth and a slot's cache is a copy that can be built again: everything follows from `tokens` and `length`.
 
     FREE -> PREFILLING -> DECODING -> PAUSED -> PREFILLING -> …     and from every state back to FREE
 
@@ -78,6 +78,11 @@ class SlotTable:
         self._lost: dict[EpisodeId, int] = {}  # evicted episode -> length that its cache had
         self._events = itertools.count(1)
 
+    @property
+    def held(self) -> int:
+        """Slots that belong to an episode."""
+        return len(self._by_episode)
+
     def slot_of(self, episode: EpisodeId) -> Slot | None:
         """The slot that an episode holds, if any."""
         return self._by_episode.get(episode)
@@ -89,7 +94,9 @@ class SlotTable:
         those of its last turn, where the episode is in a turn already, or where the prompt is empty or longer than T.
         """
         if not 1 <= prompt_length <= len(tokens):
-            raise ValueError(f"{episode}: prompt_length={prompt_length} must be from 1 to the {len(tokens)} tokens given")
+            raise ValueError(
+                f"{episode}: prompt_length={prompt_length} must be from 1 to the {len(tokens)} tokens given"
+            )
         slot = self._by_episode.get(episode)
         if slot is None:
             slot = self._choose(tokens[:prompt_length].tobytes(), prompt_length - 1)
@@ -128,9 +135,13 @@ class SlotTable:
 
     def clones(self) -> list[Clone]:
         """Slots whose prompt lies complete in another slot, with that slot."""
-        sources = {slot.prompt: slot for slot in self.slots if slot.length >= slot.shared > 0}
+        sources = self._sources()
         waiting = [slot for slot in self._in(SlotState.PREFILLING) if slot.length < slot.shared]
         return [Clone(sources[slot.prompt], slot, slot.shared) for slot in waiting if slot.prompt in sources]
+
+    def _sources(self) -> dict[bytes, Slot]:
+        """A slot that holds the whole shared part, for each prompt that lies in one."""
+        return {slot.prompt: slot for slot in self.slots if slot.length >= slot.shared > 0}
 
     def spans(self, chunk: int) -> list[Span]:
         """What to prefill next, one piece of at most `chunk` tokens a slot, earliest turns first.
@@ -139,14 +150,16 @@ class SlotTable:
         the shared part, so that a slot's pieces are the same whether it computed that part or cloned it: together with
         fixed shapes this makes its cache bitwise independent of who came first.
         """
-        leaders: dict[bytes, Slot] = {}
         pending = self._in(SlotState.PREFILLING)
+        sources = self._sources()
+        leaders: dict[bytes, Slot] = {}
         for slot in sorted(pending, key=lambda slot: (-slot.length, slot.order)):
-            leaders.setdefault(slot.prompt, slot) if slot.length < slot.shared else None
+            if slot.length < slot.shared and slot.prompt not in sources:
+                leaders.setdefault(slot.prompt, slot)
         spans = []
         for slot in pending:
             in_prompt = slot.length < slot.shared
-            if not in_prompt or leaders[slot.prompt] is slot:
+            if not in_prompt or leaders.get(slot.prompt) is slot:
                 limit = slot.shared if in_prompt else slot.ready_length
                 spans.append(Span(slot, slot.length, min(slot.length + chunk, limit)))
         return spans
@@ -185,13 +198,19 @@ class SlotTable:
             self._enter(slot, SlotState.FREE)
 
     def forget_caches(self) -> None:
-        """Every cache is void, of other weights or lost with the device's memory; episodes keep their slots and tokens."""
+        """Every cache is void: other weights, or lost on the device. Episodes keep their slots and tokens."""
         for slot in self.slots:
             slot.built = max(slot.built, slot.length) if slot.episode else 0
             slot.length = 0
             if slot.state is SlotState.DECODING:
                 slot.state = SlotState.PREFILLING
                 self._settle(slot)
+
+    def discard(self, slot: Slot) -> None:
+        """Nothing is known of a slot's cache any more; frees the slot."""
+        if slot.episode is not None:
+            self.release(slot.episode)
+        slot.length = 0
 
     def restart(self, slot: Slot, context_length: int) -> None:
         """Takes back what a running turn has sampled beyond its first `context_length` tokens."""

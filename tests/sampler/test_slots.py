@@ -174,6 +174,7 @@ class Machine(RuleBasedStateMachine):
             assert source == clone.target.tokens[: clone.length].tolist()
             self.cache[clone.target.index] = source
             self.table.filled(clone.target, clone.length)
+        assert not self.table.clones()
         spans = self.table.spans(chunk)
         pending = [s for s in self.table.slots if s.state is SlotState.PREFILLING]
         assert bool(spans) == bool(pending), "some slot would wait for ever"

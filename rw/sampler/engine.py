@@ -1,0 +1,304 @@
+"""The sampler engine: continuous batching of router turns over a fixed number of cache slots.
+
+Episodes come, pause and go at any time. The engine's one task repeats a tick: give waiting turns slots, run what is
+runnable on the device thread, settle what was sampled. It sleeps while nothing is runnable. What a turn may say, and
+what follows it, is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import time
+
+import numpy as np
+
+from rw.errors import ConfigError, FailureCause, InfrastructureFailure
+from rw.model.config import ModelConfig
+from rw.protocol.chat import TokenCodec
+from rw.sampler.device import DeviceThread
+from rw.sampler.interface import EpisodeId, SampledTurn, SamplingConfig, TurnRequest
+from rw.sampler.keys import base_key, turn_words
+from rw.sampler.pool import CachePool, Failure, Samples, TickResult
+from rw.sampler.sampling import check_sampling
+from rw.sampler.shapes import EngineConfig
+from rw.sampler.slots import Slot, SlotTable
+from rw.sampler.tick import DecodeDispatch, Tick, plan_tick
+from rw.sampler.turns import TurnRecorder
+from rw.types import PublishedWeights
+
+__all__ = ["EngineConfig", "SamplerEngine"]
+
+
+@dataclasses.dataclass(eq=False)
+class Turn:
+    """A turn that is being sampled."""
+
+    request: TurnRequest
+    recorder: TurnRecorder
+    words: np.ndarray  # u32[4], what its key is folded from
+    future: asyncio.Future[SampledTurn]
+
+
+@dataclasses.dataclass
+class EngineCounters:
+    """What the engine did since the counters were last read."""
+
+    decode_steps: int = 0
+    decode_rows: int = 0  # rows computed in decode dispatches, padding included
+    active_rows: int = 0  # rows of them that belonged to a running turn
+    sampled_tokens: int = 0
+    discarded_tokens: int = 0  # sampled beyond a turn's end
+    prefilled_tokens: int = 0
+    cloned_tokens: int = 0
+    reprefilled_tokens: int = 0
+    evictions: int = 0
+    failed_turns: int = 0
+    device_s: float = 0.0  # waiting for ticks, the queue before the device thread included
+    idle_s: float = 0.0  # nothing was runnable
+
+
+class SamplerEngine:
+    """The Sampler protocol over slots. Belongs to one event loop; all device work goes through `device`.
+
+    A turn is sampled under one version of the weights: one that is running while new weights are published starts over.
+    """
+
+    def __init__(
+        self,
+        codec: TokenCodec,
+        model_config: ModelConfig,
+        sampling: SamplingConfig,
+        engine_config: EngineConfig,
+        device: DeviceThread,
+        key_seed: int,
+    ):
+        """Raises ConfigError where the tokenizer has more ids than the model, or `sampling` makes no sense."""
+        check_sampling(sampling)
+        if codec.vocab_size > model_config.vocab_size:
+            raise ConfigError(
+                f"model.vocab_size={model_config.vocab_size} is below the tokenizer's {codec.vocab_size} token ids"
+            )
+        self.config = engine_config.single_shapes() if engine_config.deterministic else engine_config
+        self._codec, self._device = codec, device
+        self._pool = CachePool(model_config, sampling, self.config, codec.vocab_size, base_key(key_seed))
+        self._table = SlotTable(self.config.slots, eviction=not self.config.deterministic)
+        self._turns: dict[EpisodeId, Turn] = {}  # running and waiting ones
+        self._waiting: collections.deque[Turn] = collections.deque()
+        self._weights: PublishedWeights | None = None
+        self._between_ticks = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._counters = EngineCounters()
+        self._evictions_read = 0
+
+    def check_concurrency(self, episodes: int) -> None:
+        """Raises ConfigError where this many concurrent episodes do not fit the mode."""
+        if self.config.deterministic and episodes > self.config.slots:
+            raise ConfigError(
+                f"deterministic=True needs a slot for each of {episodes} concurrent episodes, but engine.slots="
+                f"{self.config.slots}: raise engine.slots or run fewer episodes at a time"
+            )
+
+    async def warm_up(self) -> int:
+        """Compiles every shape bucket, before the first turn; returns how many programs were compiled."""
+        async with self._between_ticks:
+            if self._turns:
+                raise RuntimeError("warm up before sampling")
+            self._table.forget_caches()
+            return await self._device.run(self._pool.warm_up, self._params())
+
+    async def publish(self, weights: PublishedWeights) -> None:
+        """Switches to new weights between two ticks and drops every cache of the old ones."""
+        async with self._between_ticks:
+            self._weights = weights
+            self._table.forget_caches()
+            for turn in self._turns.values():
+                turn.recorder = TurnRecorder(self._codec, turn.request)
+                slot = self._table.slot_of(turn.request.episode)
+                if slot is not None and turn not in self._waiting:
+                    self._table.restart(slot, len(turn.request.tokens))
+
+    async def release(self, episode: EpisodeId) -> None:
+        """Frees the episode's slot and ends its running turn, if any; unknown episodes are ignored."""
+        turn = self._turns.get(episode)
+        if turn is not None:
+            self._fail(turn, "released while it was sampled")
+        self._table.release(episode)
+        self._wake.set()
+
+    async def generate(self, request: TurnRequest) -> SampledTurn:
+        """Samples one turn, in the episode's own slot where it has one, else in the next that comes free.
+
+        Cancelling it frees the slot. Raises InfrastructureFailure(SAMPLER_FAULT) where the device failed, ConfigError
+        where the context cannot fit or a deterministic engine has no slot for it, ValueError for a request that
+        contradicts the episode's earlier ones, RuntimeError before weights are published or after `close`.
+        """
+        self._check(request)
+        future = asyncio.get_running_loop().create_future()
+        turn = Turn(request, TurnRecorder(self._codec, request), turn_words(request), future)
+        self._turns[request.episode] = turn
+        self._waiting.append(turn)
+        if self._task is None:
+            self._task = asyncio.create_task(self._serve(), name="sampler-engine")
+        self._wake.set()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._forget(turn)
+            self._table.release(request.episode)
+            self._wake.set()
+            raise
+
+    def _check(self, request: TurnRequest) -> None:
+        self._params()
+        need = len(request.tokens) + request.max_tokens
+        if need > self.config.longest:
+            raise ConfigError(
+                f"{request.episode}: {len(request.tokens)} tokens and max_tokens={request.max_tokens} exceed the last "
+                f"of engine.lengths={self.config.lengths}: raise it to at least {need}"
+            )
+        low, high = request.tokens.min(initial=0), request.tokens.max(initial=0)
+        if low < 0 or high >= self._codec.vocab_size:
+            raise ValueError(f"{request.episode}: token ids {low}..{high} are outside 0..{self._codec.vocab_size - 1}")
+        if request.episode in self._turns:
+            raise ValueError(f"{request.episode} is in a turn already")
+
+    def _params(self):
+        if self._weights is None:
+            raise RuntimeError("publish weights before sampling, and do not sample after close")
+        return self._weights.params
+
+    async def close(self) -> None:
+        """Ends the engine's task and fails turns that still run; the caches are given back."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        for turn in list(self._turns.values()):
+            self._fail(turn, "the sampler was closed")
+        self._weights = None
+        try:
+            await self._device.run(self._pool.drop)  # behind a tick that still runs there
+        except RuntimeError:  # the thread was closed first, so nothing runs there
+            self._pool.drop()
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the last call, with `active_row_share` (batch occupancy) and the pool's `kv_bytes`."""
+        counters, self._counters = self._counters, EngineCounters()
+        counters.evictions = self._table.evictions - self._evictions_read
+        self._evictions_read = self._table.evictions
+        share = counters.active_rows / counters.decode_rows if counters.decode_rows else 0.0
+        return {**dataclasses.asdict(counters), "active_row_share": share, "kv_bytes": self._pool.nbytes}
+
+    async def _serve(self) -> None:
+        """Ticks until cancelled. An error of our own fails the turns at hand: they must not wait for ever."""
+        while True:
+            self._wake.clear()
+            try:
+                async with self._between_ticks:
+                    worked = await self._tick()
+            except Exception as error:  # whatever it was, the callers must hear of it; the engine goes on empty
+                for turn in list(self._turns.values()):
+                    self._fail(turn, f"engine: {error!r}")
+                self._table.forget_caches()
+                self._pool.drop()
+                continue
+            if not worked:
+                start = time.monotonic()
+                await self._wake.wait()
+                self._counters.idle_s += time.monotonic() - start
+
+    async def _tick(self) -> bool:
+        """Admits, runs and settles once; False where nothing was runnable."""
+        self._admit()
+        tick = plan_tick(self._table, self.config, self._turns)
+        if not tick.dispatches:
+            return False
+        start = time.monotonic()
+        result = await self._device.run(self._pool.run, self._params(), tick)
+        self._counters.device_s += time.monotonic() - start
+        self._settle(tick, result)
+        return True
+
+    def _admit(self) -> None:
+        """Gives waiting turns slots in the order they came; those whose episode holds one need not queue."""
+        full = False
+        for _ in range(len(self._waiting)):
+            turn = self._waiting.popleft()
+            request = turn.request
+            if full and self._table.slot_of(request.episode) is None:
+                self._waiting.append(turn)
+                continue
+            try:
+                slot = self._table.admit(request.episode, request.tokens, request.prompt_length)
+                if slot is None:
+                    self.check_concurrency(self._table.held + 1)
+                    full = True
+                    self._waiting.append(turn)
+            except (ValueError, ConfigError) as error:
+                self._forget(turn)
+                _reject(turn, error)
+
+    def _settle(self, tick: Tick, result: TickResult) -> None:
+        counters = self._counters
+        counters.cloned_tokens += tick.cloned_tokens
+        counters.prefilled_tokens += tick.prefilled_tokens
+        counters.reprefilled_tokens += tick.reprefilled_tokens
+        for dispatch, outcome in zip(tick.dispatches, result.outcomes, strict=False):
+            if isinstance(outcome, Failure):
+                for slot in dispatch.slots:
+                    self._discard(slot, repr(outcome.error))
+            elif isinstance(outcome, Samples):
+                self._settle_decode(dispatch, outcome)
+        if result.cache_lost:
+            self._table.forget_caches()
+
+    def _settle_decode(self, dispatch: DecodeDispatch, samples: Samples) -> None:
+        steps = samples.ids.shape[1]
+        self._counters.decode_steps += steps
+        self._counters.decode_rows += len(dispatch.rows)
+        self._counters.active_rows += len(dispatch.slots)
+        for row, (slot, turn) in enumerate(zip(dispatch.slots, dispatch.turns, strict=True)):
+            if self._turns.get(turn.request.episode) is not turn:
+                continue  # cancelled, released or failed meanwhile
+            ids, logprobs = samples.ids[row], samples.logprobs[row]
+            kept = turn.recorder.take(ids, logprobs)
+            if not np.isfinite(logprobs[:kept]).all():
+                self._discard(slot, "log-probs are not finite")
+                continue
+            self._counters.sampled_tokens += kept
+            self._counters.discarded_tokens += steps - kept
+            self._table.sampled(slot, ids[:kept])
+            if turn.recorder.stop is not None:
+                self._table.pause(slot)
+                self._forget(turn)
+                if not turn.future.done():  # its caller may just have been cancelled
+                    turn.future.set_result(turn.recorder.result())
+
+    def _discard(self, slot: Slot, reason: str) -> None:
+        """The slot's cache cannot be trusted: its turn fails, the slot is free and empty."""
+        turn = self._turns.get(slot.episode)
+        if turn is not None:
+            self._fail(turn, reason)
+        self._table.discard(slot)
+
+    def _fail(self, turn: Turn, reason: str) -> None:
+        self._forget(turn)
+        self._table.release(turn.request.episode)
+        self._counters.failed_turns += 1
+        message = f"turn {turn.request.turn} of {turn.request.episode}: {reason}"
+        _reject(turn, InfrastructureFailure(FailureCause.SAMPLER_FAULT, message))
+
+    def _forget(self, turn: Turn) -> None:
+        """Takes a turn out of the books."""
+        if self._turns.get(turn.request.episode) is turn:
+            del self._turns[turn.request.episode]
+        if turn in self._waiting:
+            self._waiting.remove(turn)
+
+
+def _reject(turn: Turn, error: Exception) -> None:
+    if not turn.future.done():  # its caller may just have been cancelled
+        turn.future.set_exception(error)

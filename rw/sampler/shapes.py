@@ -1,0 +1,95 @@
+"""The engine's settings and its shape buckets. No jax here.
+
+Every array that a device program sees has one of these few shapes, since a program is compiled anew for each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rw.errors import ConfigError
+
+BUCKET_LISTS = ("lengths", "decode_widths", "prefill_rows")
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineConfig:
+    """Slots and shapes of the sampler engine.
+
+    Args:
+        slots: episodes whose cache is held at a time.
+        lengths: tokens a row may hold, ascending: the pool starts with the first and grows to the next when a context
+            needs it. The last one bounds every context with what may still be sampled.
+        decode_widths: rows of a decode dispatch, ascending.
+        prefill_rows: rows of a prefill dispatch, ascending.
+        prefill_chunk: tokens of each of them.
+        prefill_tokens: prefilled between two decode rounds at most, so that running turns go on while contexts arrive.
+        clone_rows: slots that one dispatch clones a prompt into.
+        steps_per_dispatch: tokens decoded before the host looks for stop tags. What a row samples beyond its end is
+            dropped: about half of this, a turn.
+        deterministic: one shape only (the largest of each list) and no eviction. Results are then bitwise the same
+            whatever the order in which episodes come and go. Needs a slot for every concurrent episode.
+
+    Raises:
+        ConfigError: values that are not positive or not ascending.
+    """
+
+    slots: int = 64
+    lengths: tuple[int, ...] = (1024, 4096, 18432)
+    decode_widths: tuple[int, ...] = (8, 32)
+    prefill_rows: tuple[int, ...] = (1, 4)
+    prefill_chunk: int = 64
+    prefill_tokens: int = 2048
+    clone_rows: int = 8
+    steps_per_dispatch: int = 8
+    deterministic: bool = False
+
+    def __post_init__(self):
+        for name in ("slots", "prefill_chunk", "prefill_tokens", "clone_rows", "steps_per_dispatch"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"engine.{name}={getattr(self, name)!r}: must be at least 1")
+        for name in BUCKET_LISTS:
+            values = tuple(getattr(self, name))  # a list, where the setting came from a file
+            object.__setattr__(self, name, values)
+            if not values or values[0] < 1 or list(values) != sorted(set(values)):
+                raise ConfigError(f"engine.{name}={values!r}: must be positive numbers in ascending order")
+        needed = max(self.prefill_chunk, self.steps_per_dispatch)
+        if self.lengths[0] < needed:
+            raise ConfigError(
+                f"engine.lengths={self.lengths!r}: the first must be at least {needed}, prefill_chunk and "
+                "steps_per_dispatch"
+            )
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a context may reach, what is still to be sampled included."""
+        return self.lengths[-1]
+
+    def single_shapes(self) -> EngineConfig:
+        """These settings with the largest of each list of shapes alone."""
+        return dataclasses.replace(self, **{name: getattr(self, name)[-1:] for name in BUCKET_LISTS})
+
+
+def length_bucket(need: int, lengths: Sequence[int]) -> int:
+    """The smallest length that holds `need` positions, or the largest there is."""
+    return next((length for length in lengths if length >= need), lengths[-1])
+
+
+def split_rows(count: int, widths: Sequence[int]) -> list[tuple[int, int]]:
+    """Divides `count` rows over dispatches: (rows, width) each.
+
+    A step's time grows about linearly with its width, so rows go into wide dispatches while they fill them, and a wider
+    one is taken for the rest only where at most a quarter of it stays empty.
+    """
+    parts = []
+    while count > 0:
+        covering = next((width for width in widths if width >= count), None)
+        fitting = [width for width in widths if width <= count]
+        if covering is not None and (not fitting or 4 * count >= 3 * covering):
+            width = covering
+        else:
+            width = fitting[-1]
+        parts.append((min(count, width), width))
+        count -= width
+    return parts

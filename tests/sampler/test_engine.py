@@ -1,0 +1,191 @@
+"""The engine against the plain sampler and the learner's log-probs, and its promises on pauses, keys and versions."""
+
+import asyncio
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rw.errors import ConfigError
+from rw.model.logprobs import token_logprobs
+from rw.model.qwen3 import hidden_states, unstack
+from rw.sampler.batch import BatchSampler
+from rw.sampler.interface import EpisodeId, SamplingConfig, StopReason
+from rw.types import PublishedWeights
+
+EIGHT = [(query, rollout) for query in ("one", "two") for rollout in range(4)]
+
+
+def learner_logprobs(params, config, record, temperature):
+    """f32 log-probs of a record's sampled tokens, from one full forward over its context."""
+    tokens = jnp.asarray(record.tokens)[None]
+    hidden, _ = hidden_states(params, config, tokens, jnp.arange(tokens.shape[1])[None])
+    every = token_logprobs(params, config, hidden[:, :-1], tokens[:, 1:], temperature)[0]
+    return np.concatenate([every[start - 1 : start - 1 + len(turn.tokens)] for start, turn in record.turns])
+
+
+def sampled(record):
+    """(ids, log-probs) of all turns of a record."""
+    turns = [turn for _, turn in record.turns]
+    return np.concatenate([t.tokens for t in turns]), np.concatenate([t.logprobs for t in turns])
+
+
+def assert_same(got, want, bitwise=False):
+    assert got.keys() == want.keys()
+    for name in want:
+        np.testing.assert_array_equal(sampled(got[name])[0], sampled(want[name])[0], err_msg=str(name))
+        assert [t.stop for _, t in got[name].turns] == [t.stop for _, t in want[name].turns]
+        if bitwise:
+            np.testing.assert_array_equal(sampled(got[name])[1], sampled(want[name])[1], err_msg=str(name))
+        else:
+            np.testing.assert_allclose(sampled(got[name])[1], sampled(want[name])[1], atol=1e-4)
+
+
+async def test_engine_equals_the_plain_sampler_and_the_learner(
+    make_engine, plain, episodes, stacked_params, model_config
+):
+    engine = await make_engine()
+    got = await episodes.run_all(engine, EIGHT, max_tokens=12)
+    assert_same(got, await episodes.run_all(plain, EIGHT, max_tokens=12))
+    stops = {turn.stop for record in got.values() for _, turn in record.turns}
+    assert {StopReason.TAG, StopReason.LENGTH} <= stops
+    for record in got.values():
+        want = learner_logprobs(stacked_params, model_config, record, 0.8)
+        np.testing.assert_allclose(sampled(record)[1], want, atol=1e-4)
+        assert record.tokens.max() < 259
+
+
+async def test_greedy_equals_the_plain_sampler(
+    make_engine, episodes, byte_codec, model_config, weights, device, stacked_params
+):
+    greedy = SamplingConfig(temperature=0.8, greedy=True)
+    plain = BatchSampler(byte_codec, model_config, greedy, device, key_seed=0)
+    await plain.publish(weights)
+    got = await episodes.run_all(await make_engine(sampling=greedy), EIGHT)
+    assert_same(got, await episodes.run_all(plain, EIGHT))
+    record = got["one", 0]
+    np.testing.assert_allclose(
+        sampled(record)[1], learner_logprobs(stacked_params, model_config, record, 0.8), atol=1e-4
+    )
+
+
+async def test_turn_ends_with_its_last_sampled_token(make_engine, episodes, byte_codec):
+    engine = await make_engine()
+    names = [("stops", k) for k in range(64)]
+    got = await episodes.run_all(engine, names, turns=1, max_tokens=40)
+    ends = {StopReason.TAG: set(b"ABCDEF"), StopReason.END_TOKEN: byte_codec.end_tokens}
+    for record in got.values():
+        turn = record.turns[0][1]
+        assert turn.tokens.dtype == np.int32 and turn.logprobs.dtype == np.float32
+        assert len(turn.tokens) == len(turn.logprobs) <= 40 and np.all(turn.logprobs <= 0)
+        stopping = [t for t in turn.tokens if t in ends[StopReason.TAG] or t in byte_codec.end_tokens]
+        if turn.stop is StopReason.LENGTH:
+            assert len(turn.tokens) == 40 and not stopping
+        else:
+            assert stopping == [turn.tokens[-1]] and turn.tokens[-1] in ends[turn.stop]
+    assert {record.turns[0][1].stop for record in got.values()} == set(StopReason)
+
+
+async def test_paused_episode_keeps_its_cache_and_prompts_are_prefilled_once(make_engine, episodes):
+    engine = await make_engine()
+    got = await episodes.run_all(engine, EIGHT)
+    stats = engine.stats()
+    # Of each query the first rollout prefills the prompt but its last token, three clone it. Later turns prefill
+    # their inserted tokens and the last sampled one, less the new last one, which the decode step reads.
+    inserted = sum(
+        start - (before + len(turn.tokens))
+        for record in got.values()
+        for (before, turn), (start, _) in zip(record.turns, record.turns[1:], strict=False)
+    )
+    assert stats["prefilled_tokens"] == 2 * 10 + inserted
+    assert stats["cloned_tokens"] == 2 * 3 * 10
+    assert stats["reprefilled_tokens"] == stats["evictions"] == 0
+    assert stats["sampled_tokens"] == sum(len(sampled(record)[0]) for record in got.values())
+    assert 0 < stats["active_row_share"] <= 1 and stats["kv_bytes"] > 0
+    assert engine.stats()["sampled_tokens"] == 0
+
+
+async def test_samples_do_not_depend_on_company_or_on_when_they_were_asked_for(make_engine, episodes):
+    together = await episodes.run_all(await make_engine(), EIGHT)
+    engine = await make_engine()
+    for name in reversed(EIGHT):
+        alone = await episodes.run_all(engine, [name])
+        assert_same(alone, {name: together[name]})
+
+
+async def test_another_seed_step_or_turn_samples_differently(make_engine, episodes):
+    base = await (await make_engine()).generate(episodes.request("one"))
+    engine = await make_engine(key_seed=6)
+    assert (await engine.generate(episodes.request("one"))).tokens.tolist() != base.tokens.tolist()
+    engine = await make_engine()
+    later = dataclasses.replace(episodes.request("one"), turn=1)
+    assert (await engine.generate(later)).tokens.tolist() != base.tokens.tolist()
+    other_step = dataclasses.replace(episodes.request("one"), episode=EpisodeId(3, "one", 0))
+    assert (await engine.generate(other_step)).tokens.tolist() != base.tokens.tolist()
+
+
+async def test_more_episodes_than_slots_queue_evict_and_rebuild(make_engine, plain, episodes):
+    engine = await make_engine(slots=3)
+
+    async def wait(query, rollout, turn):
+        await asyncio.sleep(0.01 * ((rollout + turn) % 3))
+
+    got = await episodes.run_all(engine, EIGHT, pause=wait)
+    assert_same(got, await episodes.run_all(plain, EIGHT))
+    stats = engine.stats()
+    assert stats["evictions"] > 0 and stats["reprefilled_tokens"] > 0
+
+
+async def test_pool_grows_when_a_context_needs_it(make_engine, plain, episodes):
+    engine = await make_engine(lengths=(64, 128))
+    short = await episodes.run_all(engine, [("one", 0)], turns=1)
+    small = engine.stats()["kv_bytes"]
+    got = await episodes.run_all(engine, [("long", 0), ("long", 1)], prompt_length=76)
+    assert engine.stats()["kv_bytes"] == 2 * small
+    assert_same(got, await episodes.run_all(plain, [("long", 0), ("long", 1)], prompt_length=76))
+    assert_same(await episodes.run_all(engine, [("one", 0)], turns=1), short)
+
+
+async def test_context_may_fill_the_longest_length_to_the_last_position(make_engine, plain, episodes):
+    engine = await make_engine()
+    request = episodes.request("brim", prompt_length=40, max_tokens=24)
+    got, want = await engine.generate(request), await plain.generate(request)
+    assert got.tokens.tolist() == want.tokens.tolist()
+    np.testing.assert_allclose(got.logprobs, want.logprobs, atol=1e-4)
+    with pytest.raises(ConfigError, match=r"max_tokens=25 .*64.* at least 65"):
+        await engine.generate(dataclasses.replace(request, max_tokens=25))
+
+
+async def test_new_weights_void_every_cache(make_engine, plain, episodes, weights, stacked_params, model_config):
+    other = {name: x * 0.7 if "embed" in name else x for name, x in stacked_params.items()}
+    changed = PublishedWeights(2, unstack(other, model_config))
+    engine = await make_engine()
+    first = await episodes.run(engine, "one", 0, turns=1, release=False)
+    await engine.publish(changed)
+    await plain.publish(changed)
+    # The paused episode's next turn, and the same prompt anew.
+    tokens = np.append(first.tokens, 65)
+    for request in (episodes.request("one", turn=1, tokens=tokens), episodes.request("one", rollout=1)):
+        got, want = await engine.generate(request), await plain.generate(request)
+        assert got.tokens.tolist() == want.tokens.tolist()
+        np.testing.assert_allclose(got.logprobs, want.logprobs, atol=1e-5)
+    assert engine.stats()["reprefilled_tokens"] == len(first.tokens) - 1
+
+
+async def test_turn_that_runs_while_weights_change_is_sampled_under_the_new_ones(
+    make_engine, plain, episodes, stacked_params, model_config
+):
+    other = {name: x * 0.7 if "embed" in name else x for name, x in stacked_params.items()}
+    changed = PublishedWeights(2, unstack(other, model_config))
+    engine = await make_engine()
+    running = asyncio.create_task(episodes.run_all(engine, EIGHT, turns=1, max_tokens=40))
+    while not engine.stats()["sampled_tokens"]:
+        await asyncio.sleep(0.001)
+    await engine.publish(changed)
+    finished = [name for name in EIGHT if EpisodeId(2, *name) not in engine._turns]
+    await plain.publish(changed)
+    got, want = await running, await episodes.run_all(plain, EIGHT, turns=1, max_tokens=40)
+    unfinished = [name for name in EIGHT if name not in finished]
+    assert unfinished
+    assert_same({n: got[n] for n in unfinished}, {n: want[n] for n in unfinished})
