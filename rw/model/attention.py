@@ -24,7 +24,7 @@ def check_backend(backend: str) -> None:
         )
 
 
-def attend(query, key, value, query_index, key_index, query_segments=None, key_segments=None, *, backend, chunk=512):
+def attend(query, key, value, query_index, key_index, query_segments=None, key_segments=None, *, backend, chunk=128):
     """Softmax attention of grouped heads, scores and sums in float32.
 
     Args:
@@ -63,16 +63,15 @@ def _scores(query, key, visible):
 
 
 def _plain(query, key, value, query_index, key_index, query_segments, key_segments):
-    visible = _visible(query_index, key_index, query_segments, key_segments)
-    scores = _scores(query, key, visible)
-    weights = jnp.where(visible, jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True))), 0.0)
-    total = weights.sum(-1)  # f32[B, N, G, T]
+    scores = _scores(query, key, _visible(query_index, key_index, query_segments, key_segments))
+    highest = jax.lax.stop_gradient(scores.max(-1))  # f32[B, N, G, T]
+    weights = jnp.exp(scores - highest[..., None])
     out = jnp.einsum("bngts,bnhs->btngh", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
-    return out / _nonzero(total).transpose(0, 3, 1, 2)[..., None]
+    return out * _inverse_total(weights.sum(-1), highest).transpose(0, 3, 1, 2)[..., None]
 
 
 def _chunked(query, key, value, query_index, key_index, query_segments, key_segments, chunk):
-    """Online softmax over key chunks inside a loop over query chunks.
+    """Online softmax over key chunks inside a loop over query chunks; pairs in which nothing is visible are skipped.
 
     Both loops are rematerialised: a backward pass that kept the running sums of every key chunk for all queries would
     grow with the square of the length, whereas one query chunk at a time keeps T·H·hd of them.
@@ -89,35 +88,48 @@ def _chunked(query, key, value, query_index, key_index, query_segments, key_segm
         _split(key_index, 1, chunk, fill=-1),
         None if key_segments is None else _split(key_segments, 1, chunk),
     )
+    needed = _needed_pairs(query_parts[1], key_parts[2])
 
     @jax.checkpoint
     def one_query_chunk(part):
-        return _online_softmax(*part, key_parts)
+        query_part, needed_keys = part
+        return _online_softmax(*query_part, key_parts, needed_keys)
 
-    out = jax.lax.map(one_query_chunk, query_parts)  # f32[chunks, B, chunk, N, G, hd]
+    out = jax.lax.map(one_query_chunk, (query_parts, needed))  # f32[chunks, B, chunk, N, G, hd]
     out = jnp.moveaxis(out, 0, 1)
     return out.reshape(out.shape[0], -1, *out.shape[3:])[:, :length]
 
 
-def _online_softmax(query, query_index, query_segments, key_parts):
+def _needed_pairs(query_index, key_index):
+    """bool[query chunks, key chunks]: whether any row may read any key of the pair, going by order alone."""
+    latest_query = query_index.max(-1)  # i32[query chunks, B]
+    earliest_key = jnp.where(key_index < 0, jnp.iinfo(key_index.dtype).max, key_index).min(-1)
+    return (earliest_key[None] <= latest_query[:, None]).any(-1)
+
+
+def _online_softmax(query, query_index, query_segments, key_parts, needed):
     batch, length, kv_heads, group, head_dim = query.shape
+
+    def add(carry, part):
+        highest, total, out = carry
+        key, value, key_index, key_segments = part
+        scores = _scores(query, key, _visible(query_index, key_index, query_segments, key_segments))
+        new_highest = jax.lax.stop_gradient(jnp.maximum(highest, scores.max(-1)))
+        # While a query has seen masked keys only, these are ones; its first real key shrinks them to exactly 0.
+        weights = jnp.exp(scores - new_highest[..., None])
+        shrink = jnp.exp(highest - new_highest)
+        added = jnp.einsum("bngts,bnhs->bngth", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
+        return new_highest, total * shrink + weights.sum(-1), out * shrink[..., None] + added
 
     @jax.checkpoint
     def step(carry, part):
-        highest, total, out = carry
-        key, value, key_index, key_segments = part
-        visible = _visible(query_index, key_index, query_segments, key_segments)
-        scores = _scores(query, key, visible)
-        new_highest = jax.lax.stop_gradient(jnp.maximum(highest, scores.max(-1)))
-        weights = jnp.where(visible, jnp.exp(scores - new_highest[..., None]), 0.0)
-        shrink = jnp.exp(highest - new_highest)
-        added = jnp.einsum("bngts,bnhs->bngth", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
-        return (new_highest, total * shrink + weights.sum(-1), out * shrink[..., None] + added), None
+        part, is_needed = part
+        return jax.lax.cond(is_needed, add, lambda carry, part: carry, carry, part), None
 
     shape = (batch, kv_heads, group, length)
     start = (jnp.full(shape, _MASKED), jnp.zeros(shape), jnp.zeros((*shape, head_dim)))
-    (_, total, out), _ = jax.lax.scan(step, start, key_parts)
-    return (out / _nonzero(total)[..., None]).transpose(0, 3, 1, 2, 4)
+    (highest, total, out), _ = jax.lax.scan(step, start, (key_parts, needed))
+    return (out * _inverse_total(total, highest)[..., None]).transpose(0, 3, 1, 2, 4)
 
 
 def _split(array, axis: int, chunk: int, fill=0):
@@ -129,5 +141,7 @@ def _split(array, axis: int, chunk: int, fill=0):
     return jnp.moveaxis(padded.reshape(shape), axis, 0)
 
 
-def _nonzero(total):
-    return jnp.where(total > 0, total, 1.0)
+def _inverse_total(total, highest):
+    """1 / total, and 0 for a query that could read no key, whose weights are meaningless ones."""
+    has_keys = highest > _MASKED / 2
+    return jnp.where(has_keys, 1.0 / jnp.where(has_keys, total, 1.0), 0.0)

@@ -36,7 +36,7 @@ class ModelConfig:
     param_dtype: str = "float32"
     compute_dtype: str = "float32"
     attention: str = "xla"
-    attention_chunk: int = 512  # queries and keys a step of chunked_xla
+    attention_chunk: int = 128  # queries and keys a step of chunked_xla: best on CPU, raise it on accelerators
     remat: str = "nothing_saveable"  # policy of each layer in the scanned forward
 
     def __post_init__(self):

@@ -1,0 +1,107 @@
+"""Attention backends against a NumPy oracle and against each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rw.errors import ConfigError
+from rw.model.attention import attend
+
+B, T, H, N, HEAD = 3, 13, 4, 2, 6
+random = np.random.default_rng(0)
+QUERY = random.normal(size=(B, T, H, HEAD)).astype(np.float32)
+KEY = random.normal(size=(B, N, T, HEAD)).astype(np.float32)
+VALUE = random.normal(size=(B, N, HEAD, T)).astype(np.float32)
+INDEX = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T)).copy()
+INDEX[0, :3] = -1  # padding on the left
+INDEX[1, 9:] = -1  # and on the right
+SEGMENTS = np.broadcast_to(np.repeat([1, 2, 3], [4, 6, 3]).astype(np.int32), (B, T))
+
+
+def oracle(query, key, value, query_index, key_index, segments=None):
+    """One query and one head at a time, in float64."""
+    out = np.zeros(query.shape)
+    group = query.shape[2] // key.shape[1]
+    for b, t, h in np.ndindex(*query.shape[:3]):
+        seen = (key_index[b] >= 0) & (key_index[b] <= query_index[b, t])
+        if segments is not None:
+            seen &= segments[b] == segments[b, t]
+        if not seen.any():
+            continue
+        scores = key[b, h // group, seen].astype(np.float64) @ query[b, t, h] / np.sqrt(query.shape[-1])
+        weights = np.exp(scores - scores.max())
+        out[b, t, h] = value[b, h // group][:, seen] @ (weights / weights.sum())
+    return out
+
+
+def softmax_total(arrays, segments, weights):
+    """The weighted sum of the outputs through a textbook softmax, for its gradients; queries without keys left out."""
+    query, key, value = arrays
+    seen = (INDEX[:, None, :] <= INDEX[:, :, None]) & (INDEX >= 0)[:, None, :]
+    if segments is not None:
+        seen = seen & (segments[:, :, None] == segments[:, None, :])
+    key, value = jnp.repeat(key, H // N, axis=1), jnp.repeat(value, H // N, axis=1)
+    scores = jnp.einsum("bthd,bhsd->bhts", query, key) / np.sqrt(HEAD)
+    scores = jnp.where(seen[:, None], scores, -1e9)
+    out = jnp.einsum("bhts,bhds->bthd", jax.nn.softmax(scores, axis=-1), value)
+    return (out * weights * (INDEX >= 0)[:, :, None, None]).sum(), out
+
+
+def total(arrays, segments, weights, backend):
+    out = attend(*arrays, INDEX, INDEX, segments, segments, backend=backend, chunk=5)
+    return (out * weights).sum(), out
+
+
+run = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnames="backend")
+
+
+@pytest.mark.parametrize("segments", [None, SEGMENTS], ids=["plain_rows", "packed_rows"])
+def test_backends_equal_the_oracle_and_each_other(segments):
+    weights = random.normal(size=QUERY.shape).astype(np.float32)
+    expected = oracle(QUERY, KEY, VALUE, INDEX, INDEX, segments)
+    results = [run((QUERY, KEY, VALUE), segments, weights, backend) for backend in ("xla", "chunked_xla")]
+    for (_, out), gradients in results:
+        np.testing.assert_allclose(out, expected, atol=1e-5)
+        assert all(np.isfinite(g).all() for g in gradients)
+    _, expected_gradients = jax.value_and_grad(softmax_total, has_aux=True)((QUERY, KEY, VALUE), segments, weights)
+    for _, gradients in results:
+        for found, gradient in zip(gradients, expected_gradients, strict=True):
+            np.testing.assert_allclose(found, gradient, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["xla", "chunked_xla"])
+def test_a_query_without_keys_gives_zero(backend):
+    (_, out), gradients = run((QUERY, KEY, VALUE), None, np.ones_like(QUERY), backend)
+    assert np.all(out[0, :3] == 0) and np.all(out[1, 9:] == 0) and np.all(out[2] != 0)
+    assert np.all(gradients[1][0, :, :3] == 0) and np.all(gradients[2][1, :, :, 9:] == 0)
+
+
+@pytest.mark.parametrize("backend", ["xla", "chunked_xla"])
+def test_keys_of_a_cache_are_read_up_to_each_query(backend):
+    query_index = np.array([[4, 5, -1], [0, 1, 2], [10, 11, 12]], np.int32)
+    key_index = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T))
+    out = attend(QUERY[:, :3], KEY, VALUE, query_index, key_index, backend=backend, chunk=4)
+    np.testing.assert_allclose(out, oracle(QUERY[:, :3], KEY, VALUE, query_index, key_index), atol=1e-5)
+
+
+def temporaries(backend, length):
+    shapes = [(1, length, 2, 8), (1, 2, length, 8), (1, 2, 8, length)]
+    index = jnp.arange(length, dtype=jnp.int32)[None]
+
+    def loss(arrays):
+        return attend(*arrays, index, index, backend=backend, chunk=64).sum()
+
+    arrays = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    return jax.jit(jax.grad(loss)).lower(arrays).compile().memory_analysis().temp_size_in_bytes
+
+
+def test_memory_of_chunked_gradients_is_linear_in_tokens():
+    assert temporaries("chunked_xla", 4096) < 2.3 * temporaries("chunked_xla", 2048)
+    assert temporaries("xla", 4096) > 3.5 * temporaries("xla", 2048)
+
+
+@pytest.mark.parametrize("backend", ["splash", "pallas_gpu", "cudnn"])
+def test_a_backend_that_is_not_here_is_refused(backend):
+    with pytest.raises(ConfigError, match=f"{backend}.*xla, chunked_xla"):
+        attend(QUERY, KEY, VALUE, INDEX, INDEX, backend=backend)
