@@ -118,9 +118,10 @@ class Episode:
             await cancel_all(tasks)
             calls = [_outcome(task, request) for task, request in zip(tasks, requests, strict=True)]
             self.calls.extend(calls)
-        for call in calls:
-            if call.status is CallStatus.FAILED:
-                raise InfrastructureFailure(FailureCause(call.failure), f"{call.worker_id} as {call.node_id}")
+        lost = [call for call in calls if call.status is not CallStatus.OK]
+        if lost:
+            cause = next((call.failure for call in lost if call.failure is not None), FailureCause.INTERNAL)
+            raise InfrastructureFailure(FailureCause(cause), f"no reply to {', '.join(call.node_id for call in lost)}")
         return [call.output for call in calls]
 
     def _worker_request(self, turn: int, call: int, planned: PlannedCall) -> WorkerRequest:

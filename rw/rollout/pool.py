@@ -28,7 +28,8 @@ class PoolConfig:
     """How the rollouts of a step are run.
 
     The paper runs 32 queries × 8 rollouts a step. In deterministic mode no wall clock may decide what happens, so there
-    the deadline does not apply (Worker calls keep their own), and groups are handed on in the order of their indices.
+    the deadline does not apply (those of Worker calls are their client's), and groups are handed on in the order of
+    their indices.
     """
 
     rollouts_per_query: int = 8

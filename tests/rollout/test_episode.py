@@ -254,6 +254,15 @@ async def test_first_failure_of_a_layer_cancels_its_siblings_only(play, world):
     assert (cancelled.worker_id, cancelled.role, cancelled.subquery) == ("worker_1", Role.EXECUTOR, "More.")
 
 
+async def test_call_that_its_client_gave_up_is_never_shown_as_an_empty_reply(play, world):
+    async def answer(request):
+        return dataclasses.replace(world.InProcessWorkers.accepted(request, ""), status=CallStatus.CANCELLED)
+
+    trajectory, sampler, _ = await play(SINGLE, world.InProcessWorkers(answer))
+    assert (trajectory.status, trajectory.cause) == (Status.INFRASTRUCTURE_FAILURE, "internal")
+    assert len(sampler.requests) == 2
+
+
 async def test_refusing_worker_stops_the_run_and_leaves_no_sibling(play, protocol, codec, world, query):
     async def answer(request):
         if request.node_id == "n3":
