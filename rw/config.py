@@ -255,8 +255,8 @@ def load_config(path: str, overrides: Iterable[tuple[str, str]] = ()) -> RunConf
     try:
         spec.loader.exec_module(module)
         config = module.get_config().to_dict()
-    except (AttributeError, KeyError) as error:
-        raise ConfigError(f"config file {path}: {_one_line(error)}") from error
+    except Exception as error:  # a user's code: whatever it raises, the file and the reason are what helps
+        raise ConfigError(f"config file {path}: {type(error).__name__}: {_one_line(error)}") from error
     for key, text in overrides:
         _override(config, key, text)
     return freeze(config)

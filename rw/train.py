@@ -157,7 +157,7 @@ class Trainer:
         )
         self.metrics = metrics.MetricWriter(parts.workdir.path, tensorboard=config.log.tensorboard)
         self.trajectories = TrajectoryWriter(parts.workdir.path, parts.codec, config.log.trajectory_arrays)
-        self.state: TrainState | None = init_state(self.learner.place_params(initial), self.optimizer, config.seed)
+        self.state: TrainState | None = init_state(self.learner.placement.params(initial), self.optimizer, config.seed)
 
         self.spent_usd = 0.0  # on accepted calls since step 1, at the frozen prices
 

@@ -1,0 +1,56 @@
+"""Runs of the tiny config, in processes of their own as a user starts them; its warm start is made once."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+TINY = ROOT / "tests" / "data" / "configs" / "tiny.py"
+
+
+def command(name: str, workdir, *overrides: str, config=TINY) -> list[str]:
+    return [sys.executable, "-m", "rw.cli", name, "--config", str(config), "--workdir", str(workdir), *overrides]
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """One device, as a user has, and a compile cache that the runs share."""
+    cache = tmp_path_factory.mktemp("compiled")
+    return {
+        **os.environ,
+        "XLA_FLAGS": "",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+@pytest.fixture(scope="session")
+def run(environment):
+    """run(command name, workdir, overrides…) -> CompletedProcess; fails the test unless it ends as expected."""
+
+    def start(name, workdir, *overrides, expect=0, config=TINY, timeout=240):
+        done = subprocess.run(
+            command(name, workdir, *overrides, config=config),
+            env=environment,
+            cwd=workdir.parent,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def warm(run, tmp_path_factory):
+    """Directory of a warm start of the tiny config."""
+    workdir = tmp_path_factory.mktemp("warm") / "run"
+    run("warmstart", workdir)
+    return workdir / "warmstart"

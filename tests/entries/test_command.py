@@ -1,0 +1,73 @@
+"""The `rw` command: arguments, one-line errors with their exit codes, and a workdir that only one run may use."""
+
+import os
+import pathlib
+
+import pytest
+
+from rw import cli
+from rw.errors import ConfigError, WorkdirError
+from rw.workdir import Workdir
+
+TINY = str(pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py")
+
+
+def test_arguments_and_default_workdir():
+    config, overrides, workdir = cli.parse_arguments(
+        "train", ["--config", "configs/a.py", "--config.b.c=1=2", "--config.d", "x"]
+    )
+    assert (config, overrides, workdir) == ("configs/a.py", [("b.c", "1=2"), ("d", "x")], "runs/a")
+
+
+def test_unknown_arguments_are_refused():
+    with pytest.raises(ConfigError, match="unknown argument '--wrkdir=x'"):
+        cli.parse_arguments("train", ["--config", "a.py", "--wrkdir=x"])
+    with pytest.raises(ConfigError, match="needs a value"):
+        cli.parse_arguments("train", ["--config", "a.py", "--config.b"])
+
+
+def test_errors_are_one_line_and_an_exit_code(capsys, tmp_path):
+    assert cli.main(["train", "--config", TINY, "--workdir", str(tmp_path / "w"), "--config.stps=1"]) == 2
+    lines = capsys.readouterr().err.strip().split("\n")
+    assert lines == ["rw train: error: unknown config key config.stps; did you mean 'steps'?"]
+    assert not (tmp_path / "w").exists()
+
+
+def test_unknown_command(capsys):
+    assert cli.main(["trian"]) == 2
+    assert "unknown command 'trian'" in capsys.readouterr().err
+    assert cli.main([]) == 0
+
+
+def test_missing_key_variable_is_named(capsys, tmp_path):
+    file = tmp_path / "http.py"
+    file.write_text(
+        "import runpy\n"
+        "def get_config():\n"
+        f"    config = runpy.run_path({TINY!r})['get_config']()\n"
+        "    config.workers.kind = 'http'\n"
+        "    config.data.source = 'nq6'\n"
+        "    config.workers.endpoints = ({'id': 'worker_1', 'description': 'd', 'base_url': 'http://127.0.0.1:9/v1',\n"
+        "        'model': 'm', 'key_env': 'RW_TEST_ABSENT_KEY', 'input_price': 1.0, 'output_price': 1.0},)\n"
+        "    return config\n"
+    )
+    assert cli.main(["train", "--config", str(file), "--workdir", str(tmp_path / "w")]) == 2
+    error = capsys.readouterr().err
+    assert "worker_1" in error and "RW_TEST_ABSENT_KEY" in error and error.count("\n") == 1
+    text = file.read_text().replace("'key_env': 'RW_TEST_ABSENT_KEY', 'input_price': 1.0,", "")
+    file.write_text(text)
+    assert cli.main(["train", "--config", str(file), "--workdir", str(tmp_path / "w")]) == 2
+    assert "worker_1 has no price" in capsys.readouterr().err
+
+
+def test_workdir_serves_one_run_at_a_time(tmp_path):
+    with Workdir(tmp_path / "run"):
+        with pytest.raises(WorkdirError, match=f"in use by process {os.getpid()}"):
+            Workdir(tmp_path / "run")
+    Workdir(tmp_path / "run").close()
+
+
+def test_workdir_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WorkdirError, match="cannot use workdir"):
+        Workdir(tmp_path / "file" / "run")

@@ -1,0 +1,117 @@
+"""Config files: every key has a default, unknown keys and values are refused in one line, overrides are typed."""
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from rw import config as configs
+from rw.errors import ConfigError
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+TINY = str(ROOT / "tests" / "data" / "configs" / "tiny.py")
+
+
+def test_defaults_are_the_papers_run():
+    config = configs.freeze(configs.default_config().to_dict())
+    assert (config.steps, config.queries_per_batch, config.rollouts_per_query) == (90, 32, 8)
+    assert (config.optimizer.learning_rate, config.optimizer.b1, config.optimizer.b2) == (1e-6, 0.9, 0.999)
+    assert (config.optimizer.epsilon, config.optimizer.weight_decay, config.optimizer.clip_norm) == (1e-8, 0.01, 1.0)
+    assert (config.sampling.temperature, config.sampling.top_p) == (0.8, 0.95)
+    assert (config.loss.clip_low, config.loss.clip_high, config.loss.dual_clip) == (0.2, 0.2, 3.0)
+    assert (config.loss.kl_coefficient, config.support.coefficient, config.support.floor) == (0.001, 0.002, 0.05)
+    assert (config.schedule.cold_batches, config.schedule.autonomous_from) == (25, 75)
+    assert config.reward.reference_cost_usd == 0.0070716653
+    assert (config.protocol.prompt_limit, config.protocol.response_budget) == (6144, 12288)
+    assert (config.protocol.mode_turn_limit, config.protocol.observation_limit) == (64, 2048)
+    assert (config.model.n_layers, config.model.d_model, config.model.head_dim) == (36, 2560, 128)
+    assert config.model.rope_theta == 5e6
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda path: path.name)
+def test_shipped_configs_load(path):
+    assert configs.load_config(str(path)).steps >= 1
+
+
+def test_overrides_take_the_type_of_their_key():
+    config = configs.load_config(
+        TINY,
+        [
+            ("steps", "7"),
+            ("optimizer.learning_rate", "1"),
+            ("deterministic", "false"),
+            ("data.source", "nq6"),
+            ("warmstart.mode_prior", "(0.98, 0.01, 0.01)"),
+            ("client.call_deadline_s", "None"),
+        ],
+    )
+    assert config.steps == 7 and config.deterministic is False and config.data.source == "nq6"
+    assert config.optimizer.learning_rate == 1.0 and isinstance(config.optimizer.learning_rate, float)
+    assert config.warmstart.mode_prior == (0.98, 0.01, 0.01) and config.client.call_deadline_s is None
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "says"),
+    [
+        ("stps", "7", "unknown config key config.stps; did you mean 'steps'?"),
+        ("loss.kl_coeficient", "7", "did you mean 'kl_coefficient'?"),
+        ("los.kl_coefficient", "7", "did you mean 'loss'?"),
+        ("steps.foo", "7", "unknown config key config.steps.foo"),
+        ("steps", "seven", "config.steps='seven' is not a int"),
+        ("steps", "2.5", "config.steps=2.5 must be of type int"),
+        ("steps", "True", "config.steps=True must be of type int"),
+        ("steps", "0", "steps=0 must be at least 1"),
+        ("loss", "7", "config.loss is a section"),
+        ("workers.kind", "real", "workers.kind='real' is not one of simulated, replay, http"),
+        ("workers.kind", "http", "kind 'http' needs at least one endpoint"),
+        ("init.source", "params", "needs init.path"),
+        ("reward.efficiency_weight", "1.5", "reward.efficiency_weight=1.5 must lie in [0, 1]"),
+        ("reward.reference_cost_usd", "0", "must be > 0"),
+        ("schedule.autonomous_from", "0", "need 0 <= cold_batches <= autonomous_from"),
+        ("warmstart.mode_prior", "(1, 1, 1)", "three shares"),
+        ("model.n_kv_heads", "3", "model.n_kv_heads=3"),
+    ],
+)
+def test_illegal_overrides_are_refused_in_one_line(key, text, says):
+    with pytest.raises(ConfigError) as error:
+        configs.load_config(TINY, [(key, text)])
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_config_files_that_cannot_be_used(tmp_path):
+    with pytest.raises(ConfigError, match="no config file at"):
+        configs.load_config(str(tmp_path / "none.py"))
+    invents = tmp_path / "invents.py"
+    invents.write_text(
+        "from rw.config import default_config\n"
+        "def get_config():\n    config = default_config()\n    config.loss.kl_coeff = 1\n    return config\n"
+    )
+    with pytest.raises(ConfigError, match="kl_coeff"):
+        configs.load_config(str(invents))
+    empty = tmp_path / "empty.py"
+    empty.write_text("x = 1\n")
+    with pytest.raises(ConfigError, match="get_config"):
+        configs.load_config(str(empty))
+    broken = tmp_path / "broken.py"
+    broken.write_text("def get_config(:\n")
+    with pytest.raises(ConfigError, match="broken.py"):
+        configs.load_config(str(broken))
+
+
+def test_endpoints_come_from_plain_dicts():
+    plain = configs.as_dict(configs.load_config(TINY))
+    plain["workers"] |= {
+        "kind": "http",
+        "endpoints": [{"id": "w", "description": "d", "base_url": "http://localhost:1/v1", "model": "m", "input_price": 1}],
+    }
+    (endpoint,) = configs.freeze(plain).workers.endpoints
+    assert endpoint.id == "w" and endpoint.input_price == 1.0 and endpoint.key_env is None
+    plain["workers"]["endpoints"][0]["modle"] = "m"
+    with pytest.raises(ConfigError, match=r"workers.endpoints\[0\].modle; did you mean 'model'"):
+        configs.freeze(plain)
+
+
+def test_fingerprint_changes_with_any_value():
+    config = configs.load_config(TINY)
+    assert configs.fingerprint(config) == configs.fingerprint(configs.load_config(TINY))
+    assert configs.fingerprint(config) != configs.fingerprint(dataclasses.replace(config, seed=1))
