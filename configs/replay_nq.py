@@ -2,12 +2,13 @@
 
     rw train --config configs/replay_nq.py --workdir runs/replay_nq
 
-Two CPU cores. The Workers replay recorded answers to 320 Natural Questions (see rw/data/files for source and licence) over
-the HTTP path that live Workers take. A call is answered with what that model said to the original question, whatever the
-sub-query, so multi and agentic add further opinions here and nothing else. Answers are judged by TriviaQA's rule.
+Two CPU cores. The Workers replay recorded answers to 320 Natural Questions (see rw/data/files for source and licence)
+over the HTTP path that live Workers take. A call is answered with what that model said to the original question,
+whatever the sub-query, so multi and agentic add further opinions here and nothing else. Answers are judged by
+TriviaQA's rule.
 
-What differs from the paper: a tiny router from scratch with the learning rate that needs, 8 queries × 4 rollouts, 20 steps,
-short prompts; the reference cost is that of these records (output tokens only).
+What differs from the paper: a tiny router from scratch with the learning rate that needs, 8 queries × 4 rollouts, 20
+steps, short prompts; the reference cost is that of these records (output tokens only).
 """
 
 from rw.config import default_config

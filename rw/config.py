@@ -1,8 +1,8 @@
 """Configuration at the edge: a Python file with `get_config()`, `--config.a.b=value` on top, frozen dataclasses inside.
 
-A config file starts from `default_config()`, which holds every key with the paper's value (its Appendix C.3), and sets what
-differs. An unknown key, wherever it is written, is refused with the nearest known one. This module and the entries are all
-that knows ml_collections; each room defines its own dataclass.
+A config file starts from `default_config()`, which holds every key with the paper's value (its Appendix C.3), and sets
+what differs. An unknown key, wherever it is written, is refused with the nearest known one. This module and the entries
+are all that knows ml_collections; each room defines its own dataclass.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class TokenizerConfig:
 class InitConfig:
     """Where the initial router comes from; it is also the frozen reference of the KL term."""
 
-    source: str = "warmstart"  # warmstart: made by `rw warmstart`, run first if missing | random | params: a saved directory
+    source: str = (
+        "warmstart"  # warmstart: made by `rw warmstart`, run first if missing | random | params: a saved directory
+    )
     path: str = ""  # of the saved parameters; empty: <workdir>/warmstart
 
     def __post_init__(self):

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as an orderly end: what waits for Workers is cancelled, what computes is finished, all is flushed."""
+"""SIGTERM and SIGINT as an orderly end: what waits for Workers is cancelled, what computes is finished."""
 
 from __future__ import annotations
 

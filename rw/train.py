@@ -8,8 +8,8 @@ A step, in the order in which it happens (`Trainer.step`):
     publish   the new weights to the sampler                                  learner.publish
     record    metrics, trajectories, now and then a checkpoint
 
-The same command continues a run that stopped, at the batch after its last checkpoint: queries, forced modes and sampling
-keys are pure functions of (seed, batch index, query id, rollout), so nothing else needs to be remembered.
+The same command continues a run that stopped, at the batch after its last checkpoint: queries, forced modes and
+sampling keys are pure functions of (seed, batch index, query id, rollout), so nothing else needs to be remembered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The nouns of rw: what passes between its rooms.
 
-Frozen dataclasses for what the rollout side records, NamedTuples of arrays for what the learner computes with (NamedTuples
-are pytrees without importing jax). Nothing here knows jax, flax, asyncio or a file.
+Frozen dataclasses for what the rollout side records, NamedTuples of arrays for what the learner computes with
+(NamedTuples are pytrees without importing jax). Nothing here knows jax, flax, asyncio or a file.
 
 Axis letters, used in every shape comment:
     G groups (queries of a batch)   K rollouts per query   B = G·K trajectories   T tokens   P policy tokens

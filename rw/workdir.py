@@ -31,7 +31,9 @@ class Workdir:
             self._lock.seek(0)
             owner = self._lock.read().strip() or "another process"
             self._lock.close()
-            raise WorkdirError(f"workdir {str(self.path)!r} is in use by {owner}; stop it or take another --workdir") from error
+            raise WorkdirError(
+                f"workdir {str(self.path)!r} is in use by {owner}; stop it or take another --workdir"
+            ) from error
         self._lock.truncate(0)
         self._lock.write(f"process {os.getpid()}")
         self._lock.flush()

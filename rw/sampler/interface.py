@@ -13,7 +13,7 @@ from rw.types import PublishedWeights
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeId:
-    """Identity of an episode: its slot, and with the turn its sampling key (`fold_in` of step, query, rollout, turn)."""
+    """Identity of an episode: its slot, and with the turn its sampling key (folded from step, query, rollout, turn)."""
 
     step: int
     query_id: str

@@ -11,8 +11,13 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 TINY = ROOT / "tests" / "data" / "configs" / "tiny.py"
 
 
-def command(name: str, workdir, *overrides: str, config=TINY) -> list[str]:
+def command_line(name: str, workdir, *overrides: str, config=TINY) -> list[str]:
     return [sys.executable, "-m", "rw.cli", name, "--config", str(config), "--workdir", str(workdir), *overrides]
+
+
+@pytest.fixture(scope="session")
+def command():
+    return command_line
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +40,7 @@ def run(environment):
 
     def start(name, workdir, *overrides, expect=0, config=TINY, timeout=240):
         done = subprocess.run(
-            command(name, workdir, *overrides, config=config),
+            command_line(name, workdir, *overrides, config=config),
             env=environment,
             cwd=workdir.parent,
             capture_output=True,

@@ -102,7 +102,9 @@ def test_endpoints_come_from_plain_dicts():
     plain = configs.as_dict(configs.load_config(TINY))
     plain["workers"] |= {
         "kind": "http",
-        "endpoints": [{"id": "w", "description": "d", "base_url": "http://localhost:1/v1", "model": "m", "input_price": 1}],
+        "endpoints": [
+            {"id": "w", "description": "d", "base_url": "http://localhost:1/v1", "model": "m", "input_price": 1}
+        ],
     }
     (endpoint,) = configs.freeze(plain).workers.endpoints
     assert endpoint.id == "w" and endpoint.input_price == 1.0 and endpoint.key_env is None

@@ -1,0 +1,198 @@
+"""Whole runs, each a process of its own: what is written, what continues, and what is bitwise the same."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from rw.types import Status
+
+
+def rows(workdir, name="metrics.jsonl"):
+    return [json.loads(line) for line in (workdir / name).read_text().splitlines()]
+
+
+def final_params(workdir, step=4):
+    """Leaves of the parameters in the checkpoint of a step, by name."""
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as reader:
+        state = reader.restore((workdir / "checkpoints" / str(step) / "state").absolute())
+    return {name: np.asarray(leaf) for name, leaf in state["params"].items()}
+
+
+def assert_same_params(workdir, other, step=4):
+    ours, theirs = final_params(workdir, step), final_params(other, step)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert np.array_equal(ours[name].view(np.uint32), theirs[name].view(np.uint32)), name
+
+
+@pytest.fixture(scope="module")
+def reference(run, warm, tmp_path_factory):
+    """An uninterrupted deterministic run of four steps."""
+    workdir = tmp_path_factory.mktemp("reference") / "run"
+    done = run("train", workdir, f"--config.init.path={warm}")
+    return workdir, done
+
+
+def test_a_run_leaves_metrics_trajectories_ledger_and_checkpoints(reference):
+    workdir, done = reference
+    assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4]
+    assert "step 4/4" in done.stdout and "finished 4 steps" in done.stdout
+    assert sorted(path.name for path in (workdir / "trajectories").iterdir()) == [
+        f"step_{s:06d}.jsonl" for s in (1, 2, 3, 4)
+    ]
+    records = rows(workdir, "trajectories/step_000002.jsonl")
+    assert len(records) == 24 and {record["query_id"] for record in records} == {
+        f"sim-train-{i:06d}" for i in range(6, 12)
+    }
+    assert {path.name for path in (workdir / "checkpoints").iterdir()} >= {"2", "3", "4"}  # the newest three are kept
+    assert json.loads((workdir / "config.json").read_text())["steps"] == 4
+    booked = {
+        (r["step"], r["group"], r["rollout"], r["turn"], r["call"])
+        for r in rows(workdir, "ledger.jsonl")
+        if r["kind"] == "call"
+    }
+    called = {(record["step"], len(record["calls"])) for record in records}
+    assert any(step == 2 for step, *_ in booked) == any(count for _, count in called)
+
+
+def test_the_schedule_is_the_papers(reference):
+    workdir, _ = reference
+    table = [(row["data/batch_index"], row["cold_start"], row["rho_b"], row["lambda_b"]) for row in rows(workdir)]
+    assert table == [
+        (0, 1.0, 1.0, 0.0),
+        (1, 0.0, 1.0, pytest.approx(0.3)),
+        (2, 0.0, pytest.approx(2 / 3), pytest.approx(0.2)),
+        (3, 0.0, pytest.approx(1 / 3), pytest.approx(0.1)),
+    ]
+
+
+def test_metrics_agree_with_the_trajectories(reference):
+    workdir, _ = reference
+    for row in rows(workdir):
+        records = rows(workdir, f"trajectories/step_{row['step']:06d}.jsonl")
+        invalid = sum(record["status"] == Status.TERMINAL_INVALID for record in records)
+        assert row["invalid/total"] == pytest.approx(invalid / len(records))
+        assert row["accuracy"] == pytest.approx(sum(bool(record["correct"]) for record in records) / len(records))
+        cost = sum(call["cost_usd"] for record in records for call in record["calls"])
+        assert row["cost/per_step"] == pytest.approx(cost)
+        policy = sum(length for record in records for code, length in record["arrays"]["segments"] if code in (4, 5))
+        assert row["N_KL"] == policy == row["N_mode"] + row["N_inner"]
+
+
+def test_ratio_is_one_and_the_sampler_agrees_with_the_learner(reference):
+    workdir, _ = reference
+    for row in rows(workdir):
+        assert row["ratio/mean"] == 1.0 and row["ratio/max"] == 1.0
+        assert row["sampler/logp_diff/max"] < 1e-3
+
+
+def test_two_runs_with_shuffled_worker_latencies_are_bitwise_equal(reference, run, warm, tmp_path):
+    workdir = tmp_path / "run"
+    run(
+        "train",
+        workdir,
+        f"--config.init.path={warm}",
+        "--config.workers.latency_s=0.02",
+        "--config.workers.latency_seed=7",
+    )
+    assert_same_params(workdir, reference[0])
+
+
+def kill_and_continue(command, environment, run, warm, workdir, delay_s):
+    """Kills the run -9 some time after it began its first step, then continues it; whether it was still alive."""
+    process = subprocess.Popen(
+        command("train", workdir, f"--config.init.path={warm}"),
+        env=environment, cwd=workdir.parent, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for line in process.stdout:
+        if line.startswith("step 0 of"):
+            break
+    time.sleep(delay_s)
+    alive = process.poll() is None
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    run("train", workdir, f"--config.init.path={warm}")
+    return alive
+
+
+def test_a_run_killed_and_continued_is_bitwise_equal(reference, command, environment, run, warm, tmp_path):
+    workdir = tmp_path / "run"
+    assert kill_and_continue(command, environment, run, warm, workdir, delay_s=4.0)
+    assert_same_params(workdir, reference[0])
+    assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1500)
+def test_ten_random_kill_points_are_bitwise_equal(reference, command, environment, run, warm, tmp_path):
+    draw = random.Random(0)
+    alive = 0
+    for index in range(10):
+        workdir = tmp_path / f"run{index}"
+        alive += kill_and_continue(command, environment, run, warm, workdir, delay_s=draw.uniform(0.0, 10.0))
+        assert_same_params(workdir, reference[0])
+    assert alive >= 5  # or the kills came too late to test anything
+
+
+def test_sigterm_flushes_and_the_same_command_continues(reference, command, environment, run, warm, tmp_path):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen(
+        command("train", workdir, f"--config.init.path={warm}", "--config.workers.latency_s=0.3"),
+        env=environment, cwd=workdir.parent, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for line in process.stdout:
+        if line.startswith("step 1/"):
+            break
+    process.send_signal(signal.SIGTERM)
+    asked = time.monotonic()
+    output = process.stdout.read()
+    assert process.wait(timeout=20) == 128 + signal.SIGTERM and time.monotonic() - asked < 20
+    assert "stopped by SIGTERM; the same command continues the run" in output
+    done = rows(workdir)[-1]["step"]
+    assert (workdir / "checkpoints" / str(done)).is_dir()
+    run("train", workdir, f"--config.init.path={warm}")
+    assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4]
+    assert_same_params(workdir, reference[0])
+
+
+def test_a_finished_run_says_so_and_more_steps_extend_it(reference, run, warm, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(reference[0], workdir)
+    assert "step 4 of 4: 0 to go" in run("train", workdir, f"--config.init.path={warm}").stdout
+    run("train", workdir, f"--config.init.path={warm}", "--config.steps=5")
+    assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4, 5]
+    assert rows(workdir)[-1]["rho_b"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("--config.optimizer.learning_rate=0.5", "optimizer.learning_rate: 0.001 → 0.5"),
+        ("--config.seed=1", "seed: 0 → 1"),
+    ],
+)
+def test_a_checkpoint_of_another_config_is_refused(reference, run, warm, tmp_path, override, says):
+    workdir = tmp_path / "run"
+    shutil.copytree(reference[0], workdir)
+    before = (workdir / "metrics.jsonl").read_bytes()
+    failed = run("train", workdir, f"--config.init.path={warm}", override, expect=2)
+    assert says in failed.stderr and len(failed.stderr.strip().splitlines()) == 1
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_workdir_in_use_is_refused(run, tmp_path):
+    from rw.workdir import Workdir
+
+    with Workdir(tmp_path / "run"):
+        failed = run("train", tmp_path / "run", expect=2)
+    assert f"in use by process {os.getpid()}" in failed.stderr
