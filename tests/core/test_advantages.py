@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rw.core.advantages import ADVANTAGES, AdvantageConfig, comet, grpo, resolve, token_advantage
 from rw.errors import ConfigError
-from rw.types import NO_MODE, GroupBatch, Mode, Segment
+from rw.types import NO_MODE, Advantages, GroupBatch, Mode, Segment
 
 SINGLE, MULTI, AGENTIC = Mode
 TASK_ONLY = AdvantageConfig(efficiency_weight=0.0)
@@ -270,6 +270,13 @@ def test_free_tokens_get_mode_or_inner_and_forced_ones_the_group_advantage():
     np.testing.assert_array_equal(tokens[1][:, [3, 5]], np.stack([advantages.grpo[1]] * 2, 1))
     np.testing.assert_array_equal(advantages.grpo[1], advantages.inner[1])
     assert not np.any(tokens[:, :, [0, 1, 2, 4, 6, 7]])
+
+
+def test_token_advantages_by_row():
+    advantages = Advantages(grpo=np.array([1.0, 2.0]), mode=np.array([3.0, 4.0]), inner=np.array([5.0, 6.0]))
+    segments = np.array([[PROMPT, MODE, INNER, OBSERVATION, PAD]] * 2)
+    got = token_advantage(advantages, np.array([False, True]), segments)
+    np.testing.assert_array_equal(got, [[0, 3, 5, 0, 0], [0, 0, 2, 0, 0]])
 
 
 def test_plain_grpo_gives_every_policy_token_the_same_advantage():
