@@ -204,7 +204,7 @@ class SamplerEngine:
                     self._fail(turn, f"engine: {error!r}")
                 self._table.forget_caches()
                 self._pool.drop()
-                continue
+                worked = False
             if not worked:
                 start = time.monotonic()
                 await self._wake.wait()

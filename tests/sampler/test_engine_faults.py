@@ -1,0 +1,235 @@
+"""What goes wrong on the device or in a caller stays with the episodes it concerns."""
+
+import asyncio
+import dataclasses
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from rw.errors import ConfigError, FailureCause, InfrastructureFailure
+from rw.model.config import ModelConfig
+from rw.sampler import decode as programs
+from rw.sampler.engine import EngineConfig, SamplerEngine
+from rw.sampler.interface import SamplingConfig
+from rw.sampler.keys import query_word
+from rw.sampler.slots import SlotState
+from rw.types import PublishedWeights
+
+NAMES = [(query, rollout) for query in ("one", "two") for rollout in range(4)]
+
+
+def assert_idle(engine):
+    """No slot, turn or place in the queue is left to anybody."""
+    assert [slot.state for slot in engine._table.slots] == [SlotState.FREE] * len(engine._table.slots)
+    assert engine._table.held == 0 and not engine._turns and not engine._waiting
+
+
+async def outcomes(engine, episodes, names, **options):
+    """Record or exception of each episode, by name."""
+    runs = [episodes.run(engine, query, rollout, **options) for query, rollout in names]
+    return dict(zip(names, await asyncio.gather(*runs, return_exceptions=True), strict=True))
+
+
+def assert_as_plain(record, want):
+    np.testing.assert_array_equal(record.tokens, want.tokens)
+
+
+async def test_failed_decode_fails_its_episodes_and_no_other(make_engine, plain, episodes, monkeypatch):
+    engine = await make_engine()
+    decode, poison = programs.decode, [query_word("two"), 3]  # one of the eight
+
+    def sick(params, work, base_key, rows, *rest):
+        if poison in np.asarray(rows.words)[:, 1:3].tolist():
+            raise RuntimeError("out of memory")
+        return decode(params, work, base_key, rows, *rest)
+
+    monkeypatch.setattr(programs, "decode", sick)
+    got = await outcomes(engine, episodes, NAMES)
+    want = await episodes.run_all(plain, NAMES)
+    failed = [name for name in NAMES if isinstance(got[name], Exception)]
+    assert ("two", 3) in failed and len(failed) <= 4  # those that shared its dispatch
+    for name in NAMES:
+        if name in failed:
+            assert isinstance(got[name], InfrastructureFailure) and got[name].cause is FailureCause.SAMPLER_FAULT
+            assert "out of memory" in str(got[name])
+            await engine.release(episodes.request(*name).episode)
+        else:
+            assert_as_plain(got[name], want[name])
+    assert engine.stats()["failed_turns"] == len(failed)
+    assert_idle(engine)
+    monkeypatch.setattr(programs, "decode", decode)
+    assert_as_plain(await episodes.run(engine, "two", 3), want["two", 3])
+
+
+@pytest.mark.parametrize("program", ["gather", "prefill", "clone", "store"])
+async def test_failure_anywhere_leaves_an_engine_that_works(make_engine, plain, episodes, monkeypatch, program):
+    """`store` and `clone` take the pool with them, so that the others are built again from their tokens."""
+    engine = await make_engine()
+    healthy, calls = getattr(programs, program), 0
+
+    def sick(cache_or_params, *rest):
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            if program in ("store", "clone"):
+                for array in jax.tree.leaves(cache_or_params):
+                    array.delete()
+            raise RuntimeError("device lost")
+        return healthy(cache_or_params, *rest)
+
+    monkeypatch.setattr(programs, program, sick)
+    got = await outcomes(engine, episodes, NAMES)
+    want = await episodes.run_all(plain, NAMES)
+    failed = [name for name in NAMES if isinstance(got[name], Exception)]
+    assert 0 < len(failed) <= 4
+    for name in NAMES:
+        if name in failed:
+            assert "device lost" in str(got[name])
+            await engine.release(episodes.request(*name).episode)
+        else:
+            assert_as_plain(got[name], want[name])
+    assert_idle(engine)
+    assert_as_plain(await episodes.run(engine, *failed[0]), want[failed[0]])
+
+
+async def test_nan_weights_fail_turns_and_good_ones_heal_the_engine(make_engine, episodes, weights):
+    engine = await make_engine()
+    broken = jax.tree.map(lambda x: x * np.nan, weights.params)
+    await engine.publish(PublishedWeights(2, broken))
+    got = await outcomes(engine, episodes, NAMES[:3])
+    assert all(isinstance(e, InfrastructureFailure) and "not finite" in str(e) for e in got.values())
+    assert_idle(engine)
+    await engine.publish(weights._replace(version=3))
+    assert len((await episodes.run(engine, "one", 0)).turns) == 3
+
+
+async def test_an_error_of_the_engine_itself_reaches_every_caller(make_engine, episodes, monkeypatch):
+    engine = await make_engine()
+    with monkeypatch.context() as patch:
+        patch.setattr("rw.sampler.engine.plan_tick", lambda *_: 1 / 0)
+        got = await asyncio.wait_for(outcomes(engine, episodes, NAMES[:3]), 10)
+    assert all(isinstance(e, InfrastructureFailure) and "ZeroDivisionError" in str(e) for e in got.values())
+    assert len((await episodes.run(engine, "one", 0)).turns) == 3
+    assert_idle(engine)
+
+
+async def test_cancelling_at_any_moment_leaves_no_slot_behind(make_engine, plain, episodes):
+    engine = await make_engine(slots=3)
+    want = await episodes.run_all(plain, NAMES[:2], max_tokens=12)
+    for delay in np.linspace(0, 0.02, 15):
+        running = {name: asyncio.create_task(episodes.run(engine, *name, max_tokens=12)) for name in NAMES}
+        await asyncio.sleep(delay)
+        for name in NAMES[2:]:
+            running[name].cancel()
+        await asyncio.wait_for(asyncio.gather(*running.values(), return_exceptions=True), 20)
+        for name in NAMES[:2]:
+            assert_as_plain(running[name].result(), want[name])
+        for name in NAMES[2:]:  # those that were between turns hold a paused slot until released
+            if running[name].cancelled():
+                assert episodes.request(*name).episode not in engine._turns
+            await engine.release(episodes.request(*name).episode)
+        assert_idle(engine)
+
+
+async def test_cancelled_turn_frees_its_slot_without_a_release(make_engine, episodes):
+    engine = await make_engine(slots=3)
+    tasks = [asyncio.create_task(engine.generate(episodes.request("one", k, max_tokens=40))) for k in range(6)]
+    while not engine.stats()["sampled_tokens"]:
+        await asyncio.sleep(0.001)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for k, task in enumerate(tasks):
+        if not task.cancelled():
+            await engine.release(episodes.request("one", k).episode)
+    assert_idle(engine)
+
+
+async def test_release_is_idempotent_and_ends_a_running_turn(make_engine, episodes):
+    engine = await make_engine()
+    request = episodes.request("one", max_tokens=40)
+    await engine.release(request.episode)
+    running = asyncio.create_task(engine.generate(request))
+    await asyncio.sleep(0)
+    await engine.release(request.episode)
+    await engine.release(request.episode)
+    with pytest.raises(InfrastructureFailure, match="released"):
+        await running
+    assert_idle(engine)
+
+
+async def test_contradicting_requests_are_refused_and_harm_nobody(make_engine, episodes):
+    engine = await make_engine()
+    request = episodes.request("one", max_tokens=40)
+    running = asyncio.create_task(engine.generate(request))
+    await asyncio.sleep(0)
+    with pytest.raises(ValueError, match="in a turn already"):
+        await engine.generate(request)
+    await running
+    retokenised = np.append(request.tokens, [65, 65, 65])
+    with pytest.raises(ValueError, match="do not extend"):
+        await engine.generate(dataclasses.replace(request, turn=1, tokens=retokenised, max_tokens=5))
+    with pytest.raises(ValueError, match="outside 0..258"):
+        await engine.generate(episodes.request("two", tokens=[1, 2, 259], prompt_length=3))
+    with pytest.raises(ValueError, match="prompt_length=4"):
+        await engine.generate(episodes.request("two", tokens=[1, 2, 3], prompt_length=4))
+    with pytest.raises(ValueError, match="max_tokens=0"):
+        await engine.generate(episodes.request("two", max_tokens=0))
+    await engine.release(request.episode)
+    assert_idle(engine)
+
+
+async def test_close_fails_what_runs_and_refuses_what_comes(make_engine, episodes):
+    engine = await make_engine()
+    running = asyncio.create_task(engine.generate(episodes.request("one", max_tokens=40)))
+    await asyncio.sleep(0.005)
+    await engine.close()
+    with pytest.raises(InfrastructureFailure, match="closed"):
+        await running
+    with pytest.raises(RuntimeError, match="publish weights"):
+        await engine.generate(episodes.request("one"))
+    await engine.close()
+    assert_idle(engine)
+
+
+def test_settings_without_meaning_are_refused(byte_codec, model_config, device):
+    def build(config=model_config, **sampling):
+        SamplerEngine(byte_codec, config, SamplingConfig(**sampling), EngineConfig(), device, 0)
+
+    with pytest.raises(ConfigError, match="temperature=0.0"):
+        build(temperature=0.0)
+    with pytest.raises(ConfigError, match="top_p=1.5"):
+        build(top_p=1.5)
+    with pytest.raises(ConfigError, match="vocab_size=200 .* 259"):
+        build(ModelConfig(200, 8, 1, 1, 1, 8, 8, 1e4))
+
+
+async def test_event_loop_is_free_while_the_device_works(make_engine, episodes, monkeypatch):
+    engine = await make_engine()
+    decode = programs.decode
+
+    def slow(*args):
+        time.sleep(0.05)
+        return decode(*args)
+
+    monkeypatch.setattr(programs, "decode", slow)
+    running = asyncio.create_task(engine.generate(episodes.request("one", max_tokens=40)))
+    gaps, last = [], time.monotonic()
+    while not running.done():
+        await asyncio.sleep(0.002)
+        gaps.append(time.monotonic() - last)
+        last = time.monotonic()
+    assert len(gaps) > 20 or sorted(gaps)[len(gaps) // 2] < 0.03
+
+
+async def test_warm_up_compiles_every_bucket(make_engine, plain, episodes):
+    engine = await make_engine(lengths=(64, 128))
+    await engine.warm_up()
+    assert await engine.warm_up() == 0
+    before = programs.compiled_programs()
+    await episodes.run_all(engine, NAMES)
+    await episodes.run_all(engine, [("long", 0), ("long", 1)], prompt_length=76)
+    await episodes.run_all(engine, NAMES)
+    assert programs.compiled_programs() == before

@@ -1,0 +1,56 @@
+"""Bucket choice, and settings that do not fit together."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rw.errors import ConfigError
+from rw.sampler.shapes import EngineConfig, length_bucket, split_rows
+
+
+@pytest.mark.parametrize(
+    "count, parts",
+    [
+        (0, []),
+        (3, [(3, 8)]),
+        (8, [(8, 8)]),
+        (12, [(8, 8), (4, 8)]),
+        (24, [(24, 32)]),
+        (40, [(32, 32), (8, 8)]),
+        (64, [(32, 32), (32, 32)]),
+    ],
+)
+def test_rows_are_divided_over_few_well_filled_dispatches(count, parts):
+    assert split_rows(count, (8, 32)) == parts
+
+
+@given(st.integers(0, 300), st.sets(st.integers(1, 64), min_size=1, max_size=4))
+def test_every_row_gets_a_place(count, widths):
+    widths = tuple(sorted(widths))
+    parts = split_rows(count, widths)
+    assert sum(rows for rows, _ in parts) == count
+    assert all(0 < rows <= width and width in widths for rows, width in parts)
+
+
+def test_smallest_sufficient_length_or_the_largest():
+    assert [length_bucket(need, (64, 128)) for need in (1, 64, 65, 128, 131)] == [64, 64, 128, 128, 128]
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"slots": 0}, "engine.slots=0"),
+        ({"steps_per_dispatch": 0}, "engine.steps_per_dispatch=0"),
+        ({"lengths": (256, 128)}, r"engine.lengths=\(256, 128\)"),
+        ({"lengths": ()}, r"engine.lengths=\(\)"),
+        ({"decode_widths": (0, 8)}, r"engine.decode_widths=\(0, 8\)"),
+        ({"lengths": (32, 64), "prefill_chunk": 64}, "must be at least 64"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**settings)
+
+
+def test_lists_from_a_file_become_tuples():
+    assert EngineConfig(lengths=[128, 256]).lengths == (128, 256)
