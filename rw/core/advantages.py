@@ -50,12 +50,14 @@ def mode_peers(batch: GroupBatch):
     return group_peers(batch) & (batch.mode[:, :, None] == batch.mode[:, None, :])
 
 
-def centred(rewards, mask):
-    """Rewards less their rounded group mean, f32[G, K, C]: a shift that no statistic below notices.
+def from_smallest(rewards, mask):
+    """Rewards less the smallest of their group, f32[G, K, C], 0 outside `mask`: a shift that no statistic notices.
 
-    Scores of 0.9 that differ by 1e-3 would lose four digits to the rounding of a float32 mean; near 0 they keep them.
+    Scores near 0.9 that differ by 1e-3 would keep four digits through the rounding of a float32 mean; near 0, seven.
+    The smallest is a value, not a sum, so however a compiler fuses this, the same number is taken off everywhere.
     """
-    return fill(rewards - masked_mean(rewards, mask, axis=1)[:, None, :], mask)
+    smallest = jnp.min(fill(rewards, mask, jnp.inf), axis=1, keepdims=True)
+    return fill(rewards - smallest, mask)
 
 
 def peer_mean(rewards, peers):
@@ -82,7 +84,7 @@ def normalise(deviation, std, config: AdvantageConfig):
 def component_advantages(batch: GroupBatch, config: AdvantageConfig):
     """(A_GRPO, A_mode, A_inner) per component, each f32[G, K, C], 0 outside V. RouteWeaver, Eq. 15."""
     mask = batch.retained[..., None]
-    rewards = centred(fill(batch.rewards, mask), mask)
+    rewards = from_smallest(batch.rewards, mask)
     group_mean = peer_mean(rewards, group_peers(batch))
     mode_mean = peer_mean(rewards, mode_peers(batch))
     std = group_std(rewards, group_mean, batch.retained)

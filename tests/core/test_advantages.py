@@ -14,7 +14,9 @@ from rw.types import NO_MODE, Advantages, GroupBatch, Mode, Segment
 
 SINGLE, MULTI, AGENTIC = Mode
 TASK_ONLY = AdvantageConfig(efficiency_weight=0.0)
-jitted_comet = jax.jit(comet, static_argnums=1)
+eager_comet = comet
+comet = jax.jit(eager_comet, static_argnums=1)  # one compilation a shape, where eager compiles each operation
+BOTH = pytest.mark.parametrize("function", [eager_comet, comet], ids=["eager", "jit"])
 
 
 def one_group(task, mode=SINGLE, retained=True, efficiency=None, forced=False) -> GroupBatch:
@@ -66,7 +68,7 @@ def batches(draw):
 @given(batches(), st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.booleans())
 def test_agrees_with_a_numpy_oracle(batch, weight, x64):
     with jax.enable_x64(x64):
-        advantages = jitted_comet(batch, AdvantageConfig(weight))
+        advantages = comet(batch, AdvantageConfig(weight))
     for g in range(2):
         want = oracle(batch.rewards[g], batch.mode[g], batch.retained[g], weight)
         got = np.stack([advantages.grpo[g], advantages.mode[g], advantages.inner[g]])
@@ -76,7 +78,7 @@ def test_agrees_with_a_numpy_oracle(batch, weight, x64):
 @given(batches(), st.sampled_from([0.0, 0.3]))
 def test_identities_hold_per_component_and_mixed(batch, weight):
     with jax.enable_x64(True):
-        advantages = jitted_comet(batch, AdvantageConfig(weight))
+        advantages = comet(batch, AdvantageConfig(weight))
     mixed = [np.asarray(array)[..., None] for array in advantages[:3]]
     for grpo_, mode, inner in (mixed, [np.asarray(array) for array in advantages.components]):
         np.testing.assert_allclose(mode + inner, grpo_, atol=1e-12)
@@ -92,19 +94,19 @@ def test_permuting_rollouts_permutes_advantages(batch, order):
     config = AdvantageConfig(0.3)
     permuted = GroupBatch(*(array[:, list(order)] for array in batch[:3]), batch.forced)
     with jax.enable_x64(True):
-        before, after = jitted_comet(batch, config), jitted_comet(permuted, config)
+        before, after = comet(batch, config), comet(permuted, config)
     for name in ("grpo", "mode", "inner"):
         np.testing.assert_allclose(getattr(before, name)[:, list(order)], getattr(after, name), atol=1e-12)
 
 
-@pytest.mark.parametrize("function", [comet, jitted_comet], ids=["eager", "jit"])
+@BOTH
 def test_one_mode_only_has_exactly_no_mode_advantage(function):
     advantages = function(one_group([1, 0, 0, 1, 1, -1, 0], MULTI), TASK_ONLY)
     np.testing.assert_array_equal(advantages.mode, np.zeros((1, 7)))
     np.testing.assert_array_equal(advantages.inner, advantages.grpo)
 
 
-@pytest.mark.parametrize("function", [comet, jitted_comet], ids=["eager", "jit"])
+@BOTH
 def test_single_rollout_of_a_mode_has_exactly_no_inner_advantage(function):
     advantages = function(one_group([1, 0, 0, 1], [AGENTIC, SINGLE, SINGLE, SINGLE]), TASK_ONLY)
     assert advantages.inner[0, 0] == 0
@@ -149,8 +151,9 @@ def test_the_gate_lies_at_a_sigma_of_one_in_ten_thousand(spread, gated):
     assert bool(np.all(np.asarray(advantages.grpo) == 0)) == gated
 
 
-def test_sigma_is_two_pass_and_survives_a_large_common_offset():
-    advantages = comet(one_group([1000.0, 1000.5, 1001.0]), TASK_ONLY)
+@BOTH
+def test_sigma_is_two_pass_and_survives_a_large_common_offset(function):
+    advantages = function(one_group([1000.0, 1000.5, 1001.0]), TASK_ONLY)
     np.testing.assert_allclose(advantages.grpo[0], [-1, 0, 1], atol=1e-5)
 
 
@@ -304,9 +307,9 @@ def test_every_turn_of_a_trajectory_keeps_its_advantage():
 
 
 def test_advantages_are_found_by_name_by_path_or_as_they_are():
-    assert resolve("comet") is comet and resolve("grpo") is grpo
+    assert resolve("comet") is eager_comet and resolve("grpo") is grpo
     assert resolve("rw.core.advantages:grpo") is grpo
-    mine = functools.partial(comet)
+    mine = functools.partial(eager_comet)
     assert resolve(mine) is mine
     assert set(ADVANTAGES) == {"comet", "grpo"}
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rw.core import diagnostics
-from rw.core.advantages import AdvantageConfig, comet
+from rw.core import advantages, diagnostics
+from rw.core.advantages import AdvantageConfig
 from rw.core.losses import LossConfig, clipped_token_loss
 from rw.types import NO_MODE, GroupBatch, Mode, Segment, TokenBatch
 
@@ -26,6 +26,9 @@ def groups(rewards, mode, retained=True, forced=False) -> GroupBatch:
         retained=np.broadcast_to(np.array(retained), rewards.shape[:2]),
         forced=np.broadcast_to(np.array(forced), rewards.shape[:1]),
     )
+
+
+comet = jax.jit(advantages.comet, static_argnums=1)
 
 
 # Rewards
@@ -113,8 +116,7 @@ def test_advantages_are_described_as_tokens_get_them():
         retained=[[True, True, True, False], [True] * 4],
         forced=[False, True],
     )
-    advantages = comet(batch, AdvantageConfig(0.0))
-    result = diagnostics.advantage_metrics(batch, advantages)
+    result = diagnostics.advantage_metrics(batch, comet(batch, AdvantageConfig(0.0)))
     sigma = math.sqrt(1 / 3)  # of (1, 0, 0)
     assert result["adv/mode/mean"] == pytest.approx(0, abs=1e-6)
     assert result["adv/mode/absmax"] == pytest.approx(2 / 3 / sigma, rel=1e-5)
@@ -127,10 +129,9 @@ def test_advantages_are_described_as_tokens_get_them():
 def test_dilution_shows_in_the_efficiency_advantage_of_the_dearest_correct_rollout():
     rewards = [[(1, 0.9), (1, 0.4), (0, 0), (0, 0)], [(0, 0)] * 4]
     batch = groups(rewards, [[SINGLE] * 4] * 2)
-    advantages = comet(batch, AdvantageConfig(0.5))
     scores = np.array([0.9, 0.4, 0.0, 0.0])
     want = (0.4 - scores.mean()) / scores.std(ddof=1)
-    result = diagnostics.advantage_metrics(batch, advantages)
+    result = diagnostics.advantage_metrics(batch, comet(batch, AdvantageConfig(0.5)))
     assert result["adv/eff_of_dearest_correct"] == pytest.approx(want, rel=1e-4)
     assert want > 0  # dearer than the other, and still rewarded
 
@@ -143,6 +144,9 @@ def test_nothing_retained_leaves_the_metrics_out():
 
 
 # Tokens
+
+policy_metrics = jax.jit(diagnostics.policy_metrics, static_argnums=2)
+token_slope = jax.jit(jax.grad(lambda ratio, advantage: clipped_token_loss(ratio, advantage, 0.2, 0.2, 3.0)))
 
 
 def tokens(segments, ratio=1.0, advantage=1.0, reference=0.0, retained=True) -> tuple[TokenBatch, np.ndarray]:
@@ -191,7 +195,7 @@ def test_entropy_is_computed_in_float32():
 def test_entropy_and_kl_are_means_per_segment():
     batch, logprobs = tokens([[PROMPT, MODE, INNER, INNER, OBSERVATION]], reference=[[9, -0.5, 0.0, 1.0, 9]])
     entropy = np.array([[NAN, 2.0, 1.0, 0.5, NAN]], np.float32)
-    result = diagnostics.policy_metrics(logprobs, batch, LossConfig(), entropy=entropy)
+    result = policy_metrics(logprobs, batch, LossConfig(), entropy=entropy)
     assert float(result["policy/entropy/mode"]) == 2.0
     assert float(result["policy/entropy/inner"]) == 0.75
     assert float(result["policy/kl_ref/mode"]) == pytest.approx(math.exp(-0.5) - 0.5, rel=1e-5)
@@ -201,7 +205,7 @@ def test_entropy_and_kl_are_means_per_segment():
 
 def test_ratio_statistics():
     batch, logprobs = tokens([[INNER] * 4 + [OBSERVATION]], ratio=[[0.5, 1.0, 1.0, 2.0, 50.0]])
-    result = diagnostics.policy_metrics(logprobs, batch, LossConfig())
+    result = policy_metrics(logprobs, batch, LossConfig())
     assert float(result["policy/ratio/mean"]) == pytest.approx(1.125)
     assert float(result["policy/ratio/min"]) == pytest.approx(0.5)
     assert float(result["policy/ratio/max"]) == pytest.approx(2.0)
@@ -212,7 +216,7 @@ def test_ratio_statistics():
 
 def test_before_an_update_ratios_are_one_and_divergences_zero():
     batch, logprobs = tokens([[MODE, INNER, INNER]])
-    result = diagnostics.policy_metrics(logprobs, batch, LossConfig())
+    result = policy_metrics(logprobs, batch, LossConfig())
     assert [float(result[f"policy/ratio/{name}"]) for name in ("mean", "min", "max", "p99")] == [1.0] * 4
     assert float(result["policy/approx_kl_old/k1"]) == float(result["policy/approx_kl_old/k3"]) == 0.0
 
@@ -232,17 +236,17 @@ def test_before_an_update_ratios_are_one_and_divergences_zero():
 )
 def test_clip_fractions_count_what_a_clip_really_holds(ratio, advantage, clipped):
     batch, logprobs = tokens([[INNER]], ratio=ratio, advantage=advantage)
-    result = diagnostics.policy_metrics(logprobs, batch, LossConfig())
+    result = policy_metrics(logprobs, batch, LossConfig())
     found = [name for name in ("low", "high", "dual") if float(result[f"policy/clip_frac/{name}"]) == 1.0]
     assert found == clipped
-    slope = jax.grad(lambda r: clipped_token_loss(r, advantage, 0.2, 0.2, 3.0))(ratio)
+    slope = token_slope(ratio, advantage)
     assert (float(slope) == 0.0) == bool(clipped or not advantage)
 
 
 def test_clip_fractions_are_over_policy_tokens_of_retained_rows():
     segments = [[INNER, INNER, MODE, INNER, OBSERVATION], [INNER] * 5]
     batch, logprobs = tokens(segments, ratio=[[1.5, 1.0, 1.0, 1.0, 1.5], [1.5] * 5], retained=[True, False])
-    assert float(diagnostics.policy_metrics(logprobs, batch, LossConfig())["policy/clip_frac/high"]) == 0.25
+    assert float(policy_metrics(logprobs, batch, LossConfig())["policy/clip_frac/high"]) == 0.25
 
 
 def test_sampler_drift_is_told_per_token():
@@ -272,20 +276,18 @@ def test_masked_slots_do_not_matter(hole):
         retained=batch.retained,
     )
     entropy = sampled = np.where(mask, 0.5, hole).astype(np.float32)
-    clean = diagnostics.policy_metrics(logprobs, batch, LossConfig(), entropy, sampled)
-    found = diagnostics.policy_metrics(np.where(mask, logprobs, hole), dirty, LossConfig(), entropy, sampled)
+    clean = policy_metrics(logprobs, batch, LossConfig(), entropy, sampled)
+    found = policy_metrics(np.where(mask, logprobs, hole), dirty, LossConfig(), entropy, sampled)
     assert {name: float(value) for name, value in clean.items()} == {n: float(v) for n, v in found.items()}
 
 
 def test_the_same_under_jit_and_no_token_is_no_alarm():
-    metrics = jax.jit(diagnostics.policy_metrics, static_argnums=2)
     batch, logprobs = tokens([[MODE, INNER, INNER]], ratio=[[0.5, 1.0, 4.0]], advantage=-1.0, reference=0.3)
-    batch = batch._replace(tokens=0, positions=0)
     eager = diagnostics.policy_metrics(logprobs, batch, LossConfig(), logprobs, logprobs - 0.01)
-    jitted = metrics(logprobs, batch, LossConfig(), logprobs, logprobs - 0.01)
+    jitted = policy_metrics(logprobs, batch, LossConfig(), logprobs, logprobs - 0.01)
     assert eager.keys() == jitted.keys()
     for name in eager:
         assert float(jitted[name]) == pytest.approx(float(eager[name]), rel=1e-5, abs=1e-7)
-    empty = metrics(logprobs, batch._replace(retained=np.array([False])), LossConfig(), logprobs, logprobs)
+    empty = policy_metrics(logprobs, batch._replace(retained=np.array([False])), LossConfig(), logprobs, logprobs)
     expected = {name: float("ratio/" in name) for name in empty}
     assert {name: float(value) for name, value in empty.items()} == expected

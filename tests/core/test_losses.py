@@ -24,6 +24,8 @@ from rw.types import Segment, TokenBatch, TokenCounts
 
 PAD, PROMPT, INJECTED, OBSERVATION, MODE, INNER = Segment
 CONFIG = LossConfig()
+k3_and_slope = jax.jit(jax.value_and_grad(kl_k3))
+loss_and_metrics = jax.jit(comet_loss, static_argnums=3)
 value_and_grad = jax.jit(jax.value_and_grad(comet_loss, has_aux=True), static_argnums=3)
 
 
@@ -122,14 +124,14 @@ def test_a_ratio_that_vanishes_has_a_clean_gradient():
 
 @pytest.mark.parametrize("d", [-3.0, -0.5, 0.0, 0.7, 5.0, 19.0])
 def test_k3_and_its_gradient(d):
-    value, gradient = jax.value_and_grad(kl_k3)(jnp.float32(-1.0), jnp.float32(-1.0 + d))
+    value, gradient = k3_and_slope(jnp.float32(-1.0), jnp.float32(-1.0 + d))
     assert float(value) == pytest.approx(math.exp(d) - d - 1, rel=1e-5, abs=1e-7)
     assert float(gradient) == pytest.approx(1 - math.exp(d), rel=1e-5, abs=1e-7)
 
 
 @pytest.mark.parametrize("d", [20.5, 88.0, 200.0, 1e6, np.inf])
 def test_k3_is_held_at_twenty_without_gradient_above(d):
-    value, gradient = jax.value_and_grad(kl_k3)(jnp.float32(0.0), jnp.float32(d))
+    value, gradient = k3_and_slope(jnp.float32(0.0), jnp.float32(d))
     assert float(value) == pytest.approx(math.exp(20) - 21, rel=1e-6)
     assert float(gradient) == 0.0
 
@@ -190,7 +192,7 @@ def test_slots_outside_the_policy_tokens_change_neither_loss_nor_gradient(hole):
 def test_a_policy_token_that_is_not_finite_shows_in_the_loss():
     batch, logprobs = tokens([[MODE, INNER, INNER]])
     logprobs = np.array([[0.0, np.nan, 0.0]], np.float32)
-    assert math.isnan(float(comet_loss(logprobs, batch, counts_of(batch), CONFIG)[0]))
+    assert math.isnan(float(loss_and_metrics(logprobs, batch, counts_of(batch), CONFIG)[0]))
 
 
 def test_gradient_reaches_only_the_logits_that_predict_policy_tokens():
@@ -241,8 +243,8 @@ def test_rows_of_ten_and_ninety_tokens_are_averaged_over_tokens_not_rows():
     advantage = np.array([[-1.0], [0.0]])
     batch, logprobs = tokens([ten, ninety], advantage=advantage)
     counts = counts_of(batch)
-    assert float(comet_loss(logprobs, batch, counts, CONFIG)[0]) == pytest.approx(0.1, rel=1e-6)
-    parts = [comet_loss(logprobs[i : i + 1], rows(batch, slice(i, i + 1)), counts, CONFIG)[0] for i in range(2)]
+    assert float(loss_and_metrics(logprobs, batch, counts, CONFIG)[0]) == pytest.approx(0.1, rel=1e-6)
+    parts = [loss_and_metrics(logprobs[i : i + 1], rows(batch, slice(i, i + 1)), counts, CONFIG)[0] for i in range(2)]
     assert float(sum(parts)) == pytest.approx(0.1, rel=1e-6)
 
 
@@ -276,8 +278,10 @@ def test_one_row_or_one_row_per_turn_is_the_same_loss():
     advantage = np.array([[0.5, 1.0, 1.0]] + [[1.0] * 3] * 2)
     together, logprobs = tokens([sum(turns, [])], advantage=advantage.reshape(1, 9), ratio=1.1, reference=-0.2)
     apart, apart_logprobs = tokens(turns, advantage=advantage, ratio=1.1, reference=-0.2)
-    loss = comet_loss(logprobs, together, counts_of(together), CONFIG)[0]
-    assert float(loss) == pytest.approx(float(comet_loss(apart_logprobs, apart, counts_of(apart), CONFIG)[0]), rel=1e-6)
+    loss = loss_and_metrics(logprobs, together, counts_of(together), CONFIG)[0]
+    assert float(loss) == pytest.approx(
+        float(loss_and_metrics(apart_logprobs, apart, counts_of(apart), CONFIG)[0]), rel=1e-6
+    )
 
 
 def test_padding_does_not_change_the_loss():
@@ -287,24 +291,24 @@ def test_padding_does_not_change_the_loss():
         return np.pad(array, ((0, 0), (0, 48)))
 
     wide = TokenBatch(*(widen(array) for array in batch[:-1]), batch.retained)
-    narrow_loss = comet_loss(logprobs, batch, counts_of(batch), CONFIG)[0]
-    wide_loss = comet_loss(widen(logprobs), wide, counts_of(wide), CONFIG)[0]
+    narrow_loss = loss_and_metrics(logprobs, batch, counts_of(batch), CONFIG)[0]
+    wide_loss = loss_and_metrics(widen(logprobs), wide, counts_of(wide), CONFIG)[0]
     assert float(wide_loss) == pytest.approx(float(narrow_loss), rel=1e-6)
 
 
 def test_mode_and_inner_have_their_own_means_or_share_one():
     batch, logprobs = tokens([[MODE, INNER, INNER, INNER]], advantage=[[1.0, 2.0, 2.0, 2.0]])
     counts = counts_of(batch)
-    loss, metrics = comet_loss(logprobs, batch, counts, CONFIG)
+    loss, metrics = loss_and_metrics(logprobs, batch, counts, CONFIG)
     assert (float(metrics["loss/pg_mode"]), float(metrics["loss/pg_inner"]), float(loss)) == (-1.0, -2.0, -3.0)
-    loss, metrics = comet_loss(logprobs, batch, counts, LossConfig(reduction="global"))
+    loss, metrics = loss_and_metrics(logprobs, batch, counts, LossConfig(reduction="global"))
     assert (float(metrics["loss/pg_mode"]), float(metrics["loss/pg_inner"]), float(loss)) == (-0.25, -1.5, -1.75)
 
 
 def test_the_kl_term_has_its_own_count_in_both_reductions():
     batch, logprobs = tokens([[MODE, INNER, INNER, PAD]], advantage=0.0, reference=-0.5)
     for reduction in ("segment", "global"):
-        metrics = comet_loss(logprobs, batch, counts_of(batch), LossConfig(reduction=reduction))[1]
+        metrics = loss_and_metrics(logprobs, batch, counts_of(batch), LossConfig(reduction=reduction))[1]
         assert float(metrics["loss/kl"]) == pytest.approx(math.exp(-0.5) - 0.5, rel=1e-5)
 
 

@@ -20,8 +20,13 @@ FLOOR = 0.05
 SCORES = hnp.arrays(np.float64, (6, 3), elements=st.floats(-15, 0))
 
 
+@jax.jit
 def loss_of(scores):
     return support_loss(scores, FLOOR)[0]
+
+
+value_and_grad = jax.jit(jax.value_and_grad(loss_of))
+linear_gradient = jax.jit(jax.grad(support_linear))
 
 
 def oracle(scores):
@@ -44,7 +49,7 @@ def test_the_penalty_is_a_third_of_the_log_gap_of_each_mode_below_the_floor():
 
 
 def test_above_the_floor_there_is_neither_penalty_nor_gradient():
-    value, gradient = jax.value_and_grad(loss_of)(jnp.zeros((4, 3)))
+    value, gradient = value_and_grad(jnp.zeros((4, 3)))
     assert float(value) == 0.0 and not np.any(gradient)
 
 
@@ -67,7 +72,7 @@ def test_gradient_agrees_with_finite_differences():
     scores = np.random.default_rng(0).normal(size=(5, 3)) * 0.3 + np.array([0.0, -4.0, -6.0])
     step = 1e-6
     with jax.enable_x64(True):
-        gradient = np.asarray(jax.grad(loss_of)(scores))
+        gradient = np.asarray(value_and_grad(scores)[1])
         for index in np.ndindex(scores.shape):
             bump = np.zeros_like(scores)
             bump[index] = step
@@ -82,9 +87,9 @@ def test_micro_batches_in_two_passes_give_the_gradient_of_the_whole(x64, dtype, 
     rng = np.random.default_rng(1)
     scores = (rng.normal(size=(7, 3)) + np.array([0.0, -4.0, -9.0])).astype(dtype)
     with jax.enable_x64(x64):
-        whole = np.asarray(jax.grad(loss_of)(scores))
+        whole = np.asarray(value_and_grad(scores)[1])
         weights = support_weights(mode_support(scores), FLOOR, unique_queries=7)
-        pieces = [jax.grad(support_linear)(part, weights) for part in np.split(scores, np.cumsum(parts)[:-1])]
+        pieces = [linear_gradient(part, weights) for part in np.split(scores, np.cumsum(parts)[:-1])]
     np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=0, atol=tolerance)
     assert np.linalg.norm(whole) > 0.01
 
@@ -99,13 +104,13 @@ def test_rows_that_pad_a_micro_batch_change_nothing():
     weights = support_weights(mode_support(scores), FLOOR, unique_queries=2)
     padded = jnp.concatenate([scores, jnp.full((2, 3), jnp.nan)])
     real = jnp.array([True, True, False, False])
-    gradient = jax.grad(support_linear)(padded, weights, real)
-    np.testing.assert_array_equal(gradient[:2], jax.grad(support_linear)(scores, weights))
+    gradient = linear_gradient(padded, weights, real)
+    np.testing.assert_array_equal(gradient[:2], linear_gradient(scores, weights))
     np.testing.assert_array_equal(gradient[2:], np.zeros((2, 3)))
 
 
 def test_a_mode_of_no_probability_has_a_finite_penalty():
-    value, gradient = jax.value_and_grad(loss_of)(jnp.array([[0.0, -1e4, -1e4]]))
+    value, gradient = value_and_grad(jnp.array([[0.0, -1e4, -1e4]]))
     assert float(value) == pytest.approx(2 / 3 * math.log(FLOOR / 1e-12), rel=1e-5)
     assert np.all(np.isfinite(gradient))
 
