@@ -17,6 +17,7 @@ import numpy as np
 from rw.errors import ConfigError, FailureCause, InfrastructureFailure
 from rw.model.config import ModelConfig
 from rw.protocol.chat import TokenCodec
+from rw.sampler.decode import compiled_programs
 from rw.sampler.device import DeviceThread
 from rw.sampler.interface import EpisodeId, SampledTurn, SamplingConfig, TurnRequest
 from rw.sampler.keys import base_key, turn_words
@@ -91,7 +92,7 @@ class SamplerEngine:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._counters = EngineCounters()
-        self._evictions_read = 0
+        self._evictions_read, self._compiled_read = 0, compiled_programs()
 
     def check_concurrency(self, episodes: int) -> None:
         """Raises ConfigError where this many concurrent episodes do not fit the mode."""
@@ -185,12 +186,17 @@ class SamplerEngine:
             self._pool.drop()
 
     def stats(self) -> dict[str, float]:
-        """Counters since the last call, with `active_row_share` (batch occupancy) and the pool's `kv_bytes`."""
+        """Counters since the last call, then reset; `kv_bytes` is what the pool holds now.
+
+        `active_row_share` is the batch occupancy of decode dispatches; `compiled` should stay 0 after `warm_up`.
+        """
         counters, self._counters = self._counters, EngineCounters()
         counters.evictions = self._table.evictions - self._evictions_read
         self._evictions_read = self._table.evictions
+        compiled, self._compiled_read = compiled_programs() - self._compiled_read, compiled_programs()
         share = counters.active_rows / counters.decode_rows if counters.decode_rows else 0.0
-        return {**dataclasses.asdict(counters), "active_row_share": share, "kv_bytes": self._pool.nbytes}
+        also = {"active_row_share": share, "kv_bytes": self._pool.nbytes, "compiled": compiled}
+        return {**dataclasses.asdict(counters), **also}
 
     async def _serve(self) -> None:
         """Ticks until cancelled. An error of our own fails the turns at hand: they must not wait for ever."""

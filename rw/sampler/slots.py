@@ -29,7 +29,7 @@ class SlotState(enum.StrEnum):
     PAUSED = "paused"  # its episode waits for Workers
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Slot:
     """One row of the cache."""
 
@@ -97,17 +97,19 @@ class SlotTable:
             raise ValueError(
                 f"{episode}: prompt_length={prompt_length} must be from 1 to the {len(tokens)} tokens given"
             )
+        tokens = np.array(tokens, np.int32)
         slot = self._by_episode.get(episode)
         if slot is None:
-            slot = self._choose(tokens[:prompt_length].tobytes(), prompt_length - 1)
+            prompt = tokens[:prompt_length].tobytes()
+            slot = self._choose(prompt, prompt_length - 1)
             if slot is None:
                 return None
-            self._occupy(slot, episode, tokens[:prompt_length].tobytes(), prompt_length - 1)
+            self._occupy(slot, episode, prompt, prompt_length - 1)
         elif slot.state is not SlotState.PAUSED:
             raise ValueError(f"{episode} is in a turn already")
         elif not np.array_equal(tokens[: len(slot.tokens)], slot.tokens):
             raise ValueError(f"{episode}: its tokens do not extend the {len(slot.tokens)} of its last turn")
-        slot.tokens = np.array(tokens, np.int32)
+        slot.tokens = tokens
         self._enter(slot, SlotState.PREFILLING)
         self._settle(slot)
         return slot
