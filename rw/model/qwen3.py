@@ -8,6 +8,7 @@ The modules hold no state besides them: the cache is an argument and a return va
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -181,10 +182,14 @@ class Qwen3(nn.Module):
 
 def init_params(key, config: ModelConfig) -> Params:
     """Random parameters in `param_dtype`: std 1/√fan_in, less where a projection writes to the residual stream."""
+    return _init(key, config)
+
+
+@partial(jax.jit, static_argnames="config")
+def _init(key, config: ModelConfig) -> Params:
     tokens = jnp.zeros((1, 1), jnp.int32)
-    inputs = _layer_inputs(config, tokens, tokens, None, None)
-    init = jax.jit(lambda rng: Qwen3(config).init(rng, tokens, inputs)["params"])
-    return flatten_dict(init(key), sep=".")
+    variables = Qwen3(config).init(key, tokens, _layer_inputs(config, tokens, tokens, None, None))
+    return flatten_dict(variables["params"], sep=".")
 
 
 def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, segment_mask=None):

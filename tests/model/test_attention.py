@@ -45,7 +45,7 @@ def softmax_total(arrays, segments, weights):
     scores = jnp.einsum("bthd,bhsd->bhts", query, key) / np.sqrt(HEAD)
     scores = jnp.where(seen[:, None], scores, -1e9)
     out = jnp.einsum("bhts,bhds->bthd", jax.nn.softmax(scores, axis=-1), value)
-    return (out * weights * (INDEX >= 0)[:, :, None, None]).sum(), out
+    return (out * weights * (INDEX >= 0)[:, :, None, None]).sum()
 
 
 def total(arrays, segments, weights, backend):
@@ -64,7 +64,7 @@ def test_backends_equal_the_oracle_and_each_other(segments):
     for (_, out), gradients in results:
         np.testing.assert_allclose(out, expected, atol=1e-5)
         assert all(np.isfinite(g).all() for g in gradients)
-    _, expected_gradients = jax.value_and_grad(softmax_total, has_aux=True)((QUERY, KEY, VALUE), segments, weights)
+    expected_gradients = jax.jit(jax.grad(softmax_total))((QUERY, KEY, VALUE), segments, weights)
     for _, gradients in results:
         for found, gradient in zip(gradients, expected_gradients, strict=True):
             np.testing.assert_allclose(found, gradient, atol=1e-5)
@@ -97,8 +97,10 @@ def temporaries(backend, length):
 
 
 def test_memory_of_chunked_gradients_is_linear_in_tokens():
+    scores = 2 * 2048 * 2048 * 4
+    assert temporaries("xla", 2048) > scores
+    assert temporaries("chunked_xla", 2048) < scores / 4
     assert temporaries("chunked_xla", 4096) < 2.3 * temporaries("chunked_xla", 2048)
-    assert temporaries("xla", 4096) > 3.5 * temporaries("xla", 2048)
 
 
 @pytest.mark.parametrize("backend", ["splash", "pallas_gpu", "cudnn"])

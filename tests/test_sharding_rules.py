@@ -1,0 +1,174 @@
+"""Meshes, the sharding table, and the promise that a sharded step computes what an unsharded one does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from rw import sharding
+from rw.errors import ConfigError
+from rw.model import cache as kv
+from rw.model import qwen3
+from rw.model.config import ModelConfig
+from rw.model.logprobs import logits, token_logprobs
+
+CONFIG = ModelConfig(
+    vocab_size=48, d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=8, d_ff=32, rope_theta=1e6
+)
+UNTIED = ModelConfig(**(vars(CONFIG) | {"tied": False}))
+SHAPES = {name: x for name, x in jax.eval_shape(lambda: qwen3.init_params(jax.random.key(0), UNTIED)).items()}
+
+
+def spec(sharded):
+    return tuple(sharded.spec)
+
+
+def test_eight_devices_are_here():
+    assert jax.device_count() >= 8, "run the tests with XLA_FLAGS=--xla_force_host_platform_device_count=8"
+
+
+def test_a_mesh_is_made_of_names_or_sizes_with_automatic_axes():
+    mesh = sharding.make_mesh({"fsdp": 4, "tensor": 2})
+    assert dict(mesh.shape) == {"data": 1, "fsdp": 4, "tensor": 2}
+    assert set(mesh.axis_types) == {AxisType.Auto}
+    assert dict(sharding.make_mesh((2, 1, 1), devices=jax.devices()[:2]).shape) == {"data": 2, "fsdp": 1, "tensor": 1}
+
+
+def test_devices_are_taken_in_order_with_data_outermost():
+    """Hosts own consecutive devices, so the slow axis crosses hosts and the fast ones stay within."""
+    mesh = sharding.make_mesh((2, 2, 2))
+    assert [device.id for device in mesh.devices.ravel()] == list(range(8))
+
+
+@pytest.mark.parametrize(
+    "shape, message",
+    [
+        ({"fsdp": 3}, "product must be the 8 devices"),
+        ({"model": 8}, "'model': must be one of data, fsdp, tensor"),
+        ((8, 1), "must be 3 sizes"),
+        ((0, 8, 1), "at least 1"),
+        ((1, 2, 4), r"mesh.tensor=4: must divide the 2 key/value heads, one of \[1, 2\]"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_with_the_legal_ones(shape, message):
+    with pytest.raises(ConfigError, match=message):
+        sharding.make_mesh(shape, n_kv_heads=2)
+
+
+def test_every_parameter_has_a_rule():
+    shardings = sharding.param_shardings(sharding.make_mesh((2, 2, 2)), SHAPES)
+    assert {name: spec(x) for name, x in shardings.items()} == {
+        "model.embed_tokens.weight": ("tensor", "fsdp"),
+        "lm_head.weight": ("fsdp", "tensor"),
+        "model.layers.self_attn.q_proj.weight": (None, "fsdp", "tensor"),
+        "model.layers.self_attn.k_proj.weight": (None, "fsdp", "tensor"),
+        "model.layers.self_attn.v_proj.weight": (None, "fsdp", "tensor"),
+        "model.layers.self_attn.o_proj.weight": (None, "tensor", "fsdp"),
+        "model.layers.mlp.gate_proj.weight": (None, "fsdp", "tensor"),
+        "model.layers.mlp.up_proj.weight": (None, "fsdp", "tensor"),
+        "model.layers.mlp.down_proj.weight": (None, "tensor", "fsdp"),
+        "model.layers.self_attn.q_norm.weight": (None, None),
+        "model.layers.self_attn.k_norm.weight": (None, None),
+        "model.layers.input_layernorm.weight": (None, None),
+        "model.layers.post_attention_layernorm.weight": (None, None),
+        "model.norm.weight": (None,),
+    }
+
+
+def test_optimiser_state_and_the_sampler_layout_follow_the_parameters():
+    mesh = sharding.make_mesh((2, 2, 2))
+    state = ({"mu": SHAPES, "count": jax.ShapeDtypeStruct((), jnp.int32)},)
+    found = sharding.param_shardings(mesh, state)[0]
+    assert spec(found["count"]) == ()
+    assert found["mu"] == sharding.param_shardings(mesh, SHAPES)
+    unstacked = sharding.param_shardings(mesh, jax.eval_shape(lambda p: qwen3.unstack(p, UNTIED), SHAPES))
+    assert spec(unstacked.layers[1]["self_attn.o_proj.weight"]) == ("tensor", "fsdp")
+    assert spec(unstacked.top["model.embed_tokens.weight"]) == ("tensor", "fsdp")
+
+
+def test_unknown_names_and_axes_that_do_not_divide_are_refused():
+    mesh = sharding.make_mesh((1, 8, 1))
+    with pytest.raises(ConfigError, match="'adapter.weight': no sharding rule"):
+        sharding.param_shardings(mesh, {"adapter.weight": jnp.ones((2, 2))})
+    with pytest.raises(ConfigError, match="'model.embed_tokens.weight': axis embed of 12 does not divide over 8"):
+        sharding.param_shardings(mesh, {"model.embed_tokens.weight": jnp.ones((8, 12))})
+
+
+def test_constraints_do_nothing_without_a_mesh_and_skip_axes_that_do_not_divide():
+    x = jnp.ones((3, 8))
+    assert sharding.constrain(x, "batch", "heads") is x
+    with jax.set_mesh(sharding.make_mesh((2, 2, 2))):
+        placed = jax.jit(lambda x: sharding.constrain(x, "batch", "heads"))(x)
+    assert placed.sharding.shard_shape(placed.shape) == (3, 4)
+
+
+def loss(params, tokens, positions, config):
+    hidden, _ = qwen3.hidden_states(params, config, tokens, positions)
+    logprobs = token_logprobs(params, config, hidden[:, :-1], tokens[:, 1:], 0.8, chunk=5)
+    return -jnp.where(positions[:, 1:] >= 0, logprobs, 0.0).sum(), hidden
+
+
+def rows():
+    tokens = np.random.default_rng(0).integers(0, 48, (8, 11)).astype(np.int32)
+    positions = np.broadcast_to(np.arange(11, dtype=np.int32), tokens.shape).copy()
+    for row in range(8):
+        positions[row, 11 - row // 2 :] = -1
+    return tokens, positions
+
+
+@pytest.mark.parametrize(
+    "shape, attention, tied",
+    [((2, 2, 2), "xla", True), pytest.param((1, 4, 2), "chunked_xla", False, marks=pytest.mark.full)],
+    ids=["data_fsdp_tensor", "fsdp_tensor_chunked"],
+)
+def test_sharded_forward_loss_and_gradients_equal_unsharded(shape, attention, tied):
+    config = ModelConfig(**(vars(CONFIG) | {"attention": attention, "attention_chunk": 4, "tied": tied}))
+    params, batch = qwen3.init_params(jax.random.key(0), config), rows()
+    step = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnames="config")
+    (plain_loss, plain_hidden), plain = step(params, *batch, config=config)
+
+    mesh = sharding.make_mesh(shape, n_kv_heads=config.n_kv_heads)
+    placement = sharding.param_shardings(mesh, params)
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, placement)
+        (found_loss, hidden), gradients = step(
+            placed, *jax.device_put(batch, sharding.batch_sharding(mesh)), config=config
+        )
+
+    name = "model.layers.mlp.up_proj.weight"
+    assert placed[name].sharding.shard_shape(placed[name].shape) == (2, 16 // shape[1], 32 // shape[2])
+    assert hidden.sharding.shard_shape(hidden.shape)[0] == 8 // (shape[0] * shape[1])
+    np.testing.assert_allclose(found_loss, plain_loss, rtol=1e-6)
+    np.testing.assert_allclose(hidden, plain_hidden, atol=1e-5)
+    difference = sum(np.square(np.float64(gradients[n]) - np.float64(plain[n])).sum() for n in plain)
+    norm = sum(np.square(np.float64(x)).sum() for x in plain.values())
+    assert norm > 1 and np.sqrt(difference / norm) < 1e-5
+
+
+def test_sharded_decoding_equals_the_full_forward():
+    params, (tokens, positions) = qwen3.init_params(jax.random.key(0), CONFIG), rows()
+    positions = np.broadcast_to(np.arange(11, dtype=np.int32), tokens.shape)
+    forward = jax.jit(lambda params: logits(params, CONFIG, qwen3.hidden_states(params, CONFIG, tokens, positions)[0]))
+    expected = forward(params)
+    mesh = sharding.make_mesh((2, 2, 2), n_kv_heads=2)
+
+    @jax.jit
+    def prefill_and_decode(params, cache):
+        prefilled, cache = qwen3.hidden_states(params, CONFIG, tokens[:, :10], positions[:, :10], cache)
+        last, cache = qwen3.hidden_states(params, CONFIG, tokens[:, 10:], positions[:, 10:], cache)
+        return logits(params, CONFIG, jnp.concatenate([prefilled, last], axis=1)), cache
+
+    with jax.set_mesh(mesh):
+        unstacked = qwen3.unstack(params, CONFIG)
+        unstacked = jax.device_put(unstacked, sharding.param_shardings(mesh, unstacked))
+        cache = jax.device_put(kv.init_cache(CONFIG, 8, 16), sharding.cache_sharding(mesh))
+        found, cache = prefill_and_decode(unstacked, cache)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert cache[0][0].sharding.shard_shape(cache[0][0].shape) == (2, 1, 16, 8)
+
+
+def test_batch_and_replicated_placements():
+    mesh = sharding.make_mesh((2, 2, 2))
+    assert spec(sharding.batch_sharding(mesh)) == (("data", "fsdp"),)
+    assert sharding.replicated(mesh).spec == PartitionSpec()
