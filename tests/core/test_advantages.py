@@ -65,7 +65,7 @@ def batches(draw):
     )
 
 
-@given(batches(), st.sampled_from([0.0, 0.1, 0.5, 1.0]), st.booleans())
+@given(batches(), st.sampled_from([0.0, 0.3]), st.booleans())
 def test_agrees_with_a_numpy_oracle(batch, weight, x64):
     with jax.enable_x64(x64):
         advantages = comet(batch, AdvantageConfig(weight))

@@ -4,7 +4,6 @@ import json
 import pathlib
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +16,8 @@ from rw.types import GroupBatch, Mode, Segment, TokenBatch
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "data" / "comet_golden.json").read_text())
 PRECISIONS = [(False, np.float32, 1e-5, 1e-5), (True, np.float64, 1e-9, 1e-8)]
 PRECISION = pytest.mark.parametrize("x64, dtype, tolerance, gradient_tolerance", PRECISIONS, ids=["float32", "x64"])
+jitted_comet = jax.jit(comet, static_argnums=1)
+value_and_grad = jax.jit(jax.value_and_grad(comet_loss, has_aux=True), static_argnums=3)
 SEGMENT_CODES = np.array([Segment.OBSERVATION, Segment.MODE, Segment.INNER], np.uint8)
 
 
@@ -51,7 +52,7 @@ def token_batch(case, dtype) -> tuple[TokenBatch, np.ndarray]:
 @PRECISION
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
 def test_advantages_match_every_golden_group(x64, dtype, tolerance, gradient_tolerance, jitted):
-    function = jax.jit(comet, static_argnums=1) if jitted else comet
+    function = jitted_comet if jitted else comet
     for group in GOLDEN["groups"]:
         config = AdvantageConfig(efficiency_weight=group["alpha"], cold_start=group["cold_start"])
         with jax.enable_x64(x64):
@@ -74,8 +75,7 @@ def test_loss_and_gradient_match_golden(case, x64, dtype, tolerance, gradient_to
     counts = count_tokens(batch.segments, batch.retained)
     config = LossConfig(kl_coefficient=case["beta"])
     with jax.enable_x64(x64):
-        function = jax.jit(jax.value_and_grad(comet_loss, has_aux=True), static_argnums=3)
-        (loss, metrics), gradient = function(logprobs, batch, counts, config)
+        (loss, metrics), gradient = value_and_grad(logprobs, batch, counts, config)
     assert loss.dtype == dtype
     got = [loss, metrics["loss/pg_mode"], metrics["loss/pg_inner"], metrics["loss/kl"]]
     want = [case["loss_total"], case["loss_mode"], case["loss_inner"], case["loss_kl"]]
@@ -89,7 +89,7 @@ def test_loss_and_gradient_match_golden(case, x64, dtype, tolerance, gradient_to
 @pytest.mark.parametrize("case", GOLDEN["support"])
 def test_support_loss_matches_golden(case, x64, dtype, tolerance, gradient_tolerance):
     with jax.enable_x64(x64):
-        loss, support = support_loss(jnp.asarray(np.array(case["scores"], dtype)), 0.05)
+        loss, support = jax.jit(support_loss)(np.array(case["scores"], dtype), 0.05)
     assert loss.dtype == dtype
     np.testing.assert_allclose(loss, case["loss"], rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(support, case["p_bar"], rtol=tolerance, atol=tolerance)
