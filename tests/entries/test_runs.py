@@ -91,7 +91,7 @@ def test_metrics_agree_with_the_trajectories(reference):
 def test_ratio_is_one_and_the_sampler_agrees_with_the_learner(reference):
     workdir, _ = reference
     for row in rows(workdir):
-        assert row["ratio/mean"] == 1.0 and row["ratio/max"] == 1.0
+        assert row["policy/ratio/min"] == row["policy/ratio/max"] == 1.0
         assert row["sampler/logp_diff/max"] < 1e-3
 
 

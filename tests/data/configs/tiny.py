@@ -15,9 +15,9 @@ def get_config():
         vocab_size=1344, d_model=48, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=12, d_ff=96, rope_theta=1e4
     )
     config.model.remat = "none"
-    config.warmstart.steps = 40
+    config.warmstart.steps = 50
     config.warmstart.queries_per_batch = 24
-    config.warmstart.learning_rate = 4e-3
+    config.warmstart.learning_rate = 1e-2
     config.warmstart.mode_prior = (0.4, 0.3, 0.3)
 
     config.protocol.templates = "short"
