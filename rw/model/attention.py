@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from rw.errors import ConfigError
 
 BUILT_IN = ("xla", "chunked_xla")
+_LARGEST_SCORES = 16 * 2**30  # bytes; a backward pass holds several arrays of this size
 _MASKED = -1e30  # finite: the difference of two masked scores must not be NaN
 
 
@@ -39,14 +40,23 @@ def attend(query, key, value, query_index, key_index, query_segments=None, key_s
     check_backend(backend)
     batch, length, heads, head_dim = query.shape
     kv_heads = key.shape[1]
-    scaled = query.reshape(batch, length, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
+    grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
     indices = (query_index, key_index, query_segments, key_segments)
     # One query a row needs scores of [B, H, S] only: already linear, and chunking would copy the cache.
     if backend == "xla" or length == 1:
-        out = _plain(scaled, key, value, *indices)
+        _check_scores_fit(batch * heads * length * key.shape[2])
+        out = _plain(grouped, key, value, *indices)
     else:
-        out = _chunked(scaled, key, value, *indices, chunk)
+        out = _chunked(grouped, key, value, *indices, chunk)
     return out.reshape(batch, length, heads, head_dim).astype(query.dtype)
+
+
+def _check_scores_fit(count: int) -> None:
+    if 4 * count > _LARGEST_SCORES:
+        raise ConfigError(
+            f"model.attention='xla': one layer's scores would take {4 * count / 2**30:.0f} GiB; "
+            "use chunked_xla, or fewer or shorter rows"
+        )
 
 
 def _visible(query_index, key_index, query_segments, key_segments):
@@ -59,7 +69,7 @@ def _visible(query_index, key_index, query_segments, key_segments):
 
 def _scores(query, key, visible):
     scores = jnp.einsum("btngh,bnsh->bngts", query, key, preferred_element_type=jnp.float32)
-    return jnp.where(visible, scores, _MASKED)
+    return jnp.where(visible, scores * query.shape[-1] ** -0.5, _MASKED)
 
 
 def _plain(query, key, value, query_index, key_index, query_segments, key_segments):

@@ -103,6 +103,20 @@ def test_memory_of_chunked_gradients_is_linear_in_tokens():
     assert temporaries("chunked_xla", 4096) < 2.3 * temporaries("chunked_xla", 2048)
 
 
+def test_plain_scores_of_very_long_rows_are_refused():
+    length, dtype = 18432, jnp.bfloat16
+    query = jax.ShapeDtypeStruct((1, length, 32, 128), dtype)
+    key, value = (jax.ShapeDtypeStruct((1, 8, *shape), dtype) for shape in ((length, 128), (128, length)))
+    index = jax.ShapeDtypeStruct((1, length), jnp.int32)
+
+    def shape_of(backend):
+        return jax.eval_shape(lambda *arrays: attend(*arrays, backend=backend), query, key, value, index, index).shape
+
+    with pytest.raises(ConfigError, match="scores would take 40 GiB; use chunked_xla"):
+        shape_of("xla")
+    assert shape_of("chunked_xla") == (1, length, 32, 128)
+
+
 @pytest.mark.parametrize("backend", ["splash", "pallas_gpu", "cudnn"])
 def test_a_backend_that_is_not_here_is_refused(backend):
     with pytest.raises(ConfigError, match=f"{backend}.*xla, chunked_xla"):
