@@ -121,6 +121,13 @@ class SamplerEngine:
                 if slot is not None and turn not in self._waiting:
                     self._table.restart(slot, len(turn.request.tokens))
 
+    async def drop_caches(self) -> None:
+        """Gives the caches' memory back, for the learner's use between rollouts. Running and paused turns go on all the
+        same: what they need is prefilled again."""
+        async with self._between_ticks:
+            await self._device.run(self._pool.drop)
+            self._table.forget_caches()
+
     async def release(self, episode: EpisodeId) -> None:
         """Frees the episode's slot and ends its running turn, if any; unknown episodes are ignored."""
         turn = self._turns.get(episode)

@@ -2,27 +2,38 @@
 
 import asyncio
 import dataclasses
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rw.errors import ConfigError
-from rw.model.logprobs import token_logprobs
+from rw.model.logprobs import logits, token_logprobs
 from rw.model.qwen3 import hidden_states, unstack
-from rw.sampler.batch import BatchSampler
 from rw.sampler.interface import EpisodeId, SamplingConfig, StopReason
 from rw.types import PublishedWeights
 
 EIGHT = [(query, rollout) for query in ("one", "two") for rollout in range(4)]
 
 
-def learner_logprobs(params, config, record, temperature):
-    """f32 log-probs of a record's sampled tokens, from one full forward over its context."""
-    tokens = jnp.asarray(record.tokens)[None]
-    hidden, _ = hidden_states(params, config, tokens, jnp.arange(tokens.shape[1])[None])
-    every = token_logprobs(params, config, hidden[:, :-1], tokens[:, 1:], temperature)[0]
-    return np.concatenate([every[start - 1 : start - 1 + len(turn.tokens)] for start, turn in record.turns])
+@partial(jax.jit, static_argnames="config")
+def full_forward(params, tokens, positions, config):
+    """(log-probs f32[T-1] at temperature 0.8 of each token after the first, argmax i32[T-1] of what predicts it)."""
+    hidden, _ = hidden_states(params, config, tokens[None], positions[None])
+    logprobs = token_logprobs(params, config, hidden[:, :-1], tokens[None, 1:], 0.8)
+    return logprobs[0], jnp.argmax(logits(params, config, hidden[0, :-1])[:, :259], axis=-1)
+
+
+def learner_view(params, config, record):
+    """Log-probs and greedy choices at a record's sampled tokens, from one full forward over its context."""
+    length = len(record.tokens)
+    tokens, positions = np.zeros(80, np.int32), np.full(80, -1, np.int32)
+    tokens[:length], positions[:length] = record.tokens, np.arange(length)
+    every = full_forward(params, tokens, positions, config)
+    places = np.concatenate([np.arange(start - 1, start - 1 + len(turn.tokens)) for start, turn in record.turns])
+    return np.asarray(every[0])[places], np.asarray(every[1])[places]
 
 
 def sampled(record):
@@ -51,23 +62,17 @@ async def test_engine_equals_the_plain_sampler_and_the_learner(
     stops = {turn.stop for record in got.values() for _, turn in record.turns}
     assert {StopReason.TAG, StopReason.LENGTH} <= stops
     for record in got.values():
-        want = learner_logprobs(stacked_params, model_config, record, 0.8)
+        want, _ = learner_view(stacked_params, model_config, record)
         np.testing.assert_allclose(sampled(record)[1], want, atol=1e-4)
         assert record.tokens.max() < 259
 
 
-async def test_greedy_equals_the_plain_sampler(
-    make_engine, episodes, byte_codec, model_config, weights, device, stacked_params
-):
-    greedy = SamplingConfig(temperature=0.8, greedy=True)
-    plain = BatchSampler(byte_codec, model_config, greedy, device, key_seed=0)
-    await plain.publish(weights)
-    got = await episodes.run_all(await make_engine(sampling=greedy), EIGHT)
-    assert_same(got, await episodes.run_all(plain, EIGHT))
-    record = got["one", 0]
-    np.testing.assert_allclose(
-        sampled(record)[1], learner_logprobs(stacked_params, model_config, record, 0.8), atol=1e-4
-    )
+async def test_greedy_takes_what_the_learner_finds_most_probable(make_engine, episodes, stacked_params, model_config):
+    got = await episodes.run_all(await make_engine(SamplingConfig(temperature=0.8, greedy=True)), EIGHT)
+    for record in got.values():
+        logprobs, best = learner_view(stacked_params, model_config, record)
+        np.testing.assert_array_equal(sampled(record)[0], best)
+        np.testing.assert_allclose(sampled(record)[1], logprobs, atol=1e-4)
 
 
 async def test_turn_ends_with_its_last_sampled_token(make_engine, episodes, byte_codec):
@@ -137,13 +142,14 @@ async def test_more_episodes_than_slots_queue_evict_and_rebuild(make_engine, pla
     assert stats["evictions"] > 0 and stats["reprefilled_tokens"] > 0
 
 
-async def test_pool_grows_when_a_context_needs_it(make_engine, plain, episodes):
+async def test_pool_grows_when_a_context_needs_it(make_engine, episodes):
     engine = await make_engine(lengths=(64, 128))
     short = await episodes.run_all(engine, [("one", 0)], turns=1)
     small = engine.stats()["kv_bytes"]
     got = await episodes.run_all(engine, [("long", 0), ("long", 1)], prompt_length=76)
     assert engine.stats()["kv_bytes"] == 2 * small
-    assert_same(got, await episodes.run_all(plain, [("long", 0), ("long", 1)], prompt_length=76))
+    large = await make_engine(lengths=(128,))
+    assert_same(got, await episodes.run_all(large, [("long", 0), ("long", 1)], prompt_length=76))
     assert_same(await episodes.run_all(engine, [("one", 0)], turns=1), short)
 
 
@@ -171,6 +177,16 @@ async def test_new_weights_void_every_cache(make_engine, plain, episodes, weight
         assert got.tokens.tolist() == want.tokens.tolist()
         np.testing.assert_allclose(got.logprobs, want.logprobs, atol=1e-5)
     assert engine.stats()["reprefilled_tokens"] == len(first.tokens) - 1
+
+
+async def test_dropped_caches_are_built_again(make_engine, plain, episodes):
+    engine = await make_engine()
+    first = await episodes.run(engine, "one", 0, turns=1, release=False)
+    assert engine.stats()["kv_bytes"] > 0
+    await engine.drop_caches()
+    assert engine.stats()["kv_bytes"] == 0
+    request = episodes.request("one", turn=1, tokens=np.append(first.tokens, 65))
+    assert (await engine.generate(request)).tokens.tolist() == (await plain.generate(request)).tokens.tolist()
 
 
 async def test_turn_that_runs_while_weights_change_is_sampled_under_the_new_ones(
