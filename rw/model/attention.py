@@ -41,6 +41,7 @@ def attend(query, key, value, query_index, key_index, query_segments=None, key_s
     batch, length, heads, head_dim = query.shape
     kv_heads = key.shape[1]
     grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
+    grouped = grouped.transpose(0, 2, 3, 1, 4)  # [B, N, G, T, hd]
     indices = (query_index, key_index, query_segments, key_segments)
     # One query a row needs scores of [B, H, S] only: already linear, and chunking would copy the cache.
     if backend == "xla" or length == 1:
@@ -48,7 +49,7 @@ def attend(query, key, value, query_index, key_index, query_segments=None, key_s
         out = _plain(grouped, key, value, *indices)
     else:
         out = _chunked(grouped, key, value, *indices, chunk)
-    return out.reshape(batch, length, heads, head_dim).astype(query.dtype)
+    return out.transpose(0, 3, 1, 2, 4).reshape(batch, length, heads, head_dim).astype(query.dtype)
 
 
 def _check_scores_fit(count: int) -> None:
@@ -68,16 +69,26 @@ def _visible(query_index, key_index, query_segments, key_segments):
 
 
 def _scores(query, key, visible):
-    scores = jnp.einsum("btngh,bnsh->bngts", query, key, preferred_element_type=jnp.float32)
-    return jnp.where(visible, scores * query.shape[-1] ** -0.5, _MASKED)
+    """f32[B, N, G, T, S]. A group's queries are one matrix: a gradient that sums over two axes is slow on CPU."""
+    batch, kv_heads, group, length, head_dim = query.shape
+    rows = query.reshape(batch, kv_heads, group * length, head_dim)
+    scores = jnp.einsum("bnqh,bnsh->bnqs", rows, key, preferred_element_type=jnp.float32)
+    return jnp.where(visible, scores.reshape(*query.shape[:-1], -1) * head_dim**-0.5, _MASKED)
+
+
+def _weighted_sum(weights, value):
+    """f32[B, N, G, T, hd] of weights [B, N, G, T, S] and value [B, N, hd, S]."""
+    batch, kv_heads, group, length, keys = weights.shape
+    rows = weights.reshape(batch, kv_heads, group * length, keys).astype(value.dtype)
+    out = jnp.einsum("bnqs,bnhs->bnqh", rows, value, preferred_element_type=jnp.float32)
+    return out.reshape(*weights.shape[:-1], -1)
 
 
 def _plain(query, key, value, query_index, key_index, query_segments, key_segments):
     scores = _scores(query, key, _visible(query_index, key_index, query_segments, key_segments))
     highest = jax.lax.stop_gradient(scores.max(-1))  # f32[B, N, G, T]
     weights = jnp.exp(scores - highest[..., None])
-    out = jnp.einsum("bngts,bnhs->btngh", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
-    return out * _inverse_total(weights.sum(-1), highest).transpose(0, 3, 1, 2)[..., None]
+    return _weighted_sum(weights, value) * _inverse_total(weights.sum(-1), highest)[..., None]
 
 
 def _chunked(query, key, value, query_index, key_index, query_segments, key_segments, chunk):
@@ -86,9 +97,9 @@ def _chunked(query, key, value, query_index, key_index, query_segments, key_segm
     Both loops are rematerialised: a backward pass that kept the running sums of every key chunk for all queries would
     grow with the square of the length, whereas one query chunk at a time keeps T·H·hd of them.
     """
-    length = query.shape[1]
+    length = query.shape[3]
     query_parts = (
-        _split(query, 1, chunk),
+        _split(query, 3, chunk),
         _split(query_index, 1, chunk, fill=-1),
         None if query_segments is None else _split(query_segments, 1, chunk),
     )
@@ -105,9 +116,9 @@ def _chunked(query, key, value, query_index, key_index, query_segments, key_segm
         query_part, needed_keys = part
         return _online_softmax(*query_part, key_parts, needed_keys)
 
-    out = jax.lax.map(one_query_chunk, (query_parts, needed))  # f32[chunks, B, chunk, N, G, hd]
-    out = jnp.moveaxis(out, 0, 1)
-    return out.reshape(out.shape[0], -1, *out.shape[3:])[:, :length]
+    out = jax.lax.map(one_query_chunk, (query_parts, needed))  # f32[chunks, B, N, G, chunk, hd]
+    out = jnp.moveaxis(out, 0, 3)
+    return out.reshape(*out.shape[:3], -1, out.shape[-1])[:, :, :, :length]
 
 
 def _needed_pairs(query_index, key_index):
@@ -118,8 +129,6 @@ def _needed_pairs(query_index, key_index):
 
 
 def _online_softmax(query, query_index, query_segments, key_parts, needed):
-    batch, length, kv_heads, group, head_dim = query.shape
-
     def add(carry, part):
         highest, total, out = carry
         key, value, key_index, key_segments = part
@@ -128,18 +137,18 @@ def _online_softmax(query, query_index, query_segments, key_parts, needed):
         # While a query has seen masked keys only, these are ones; its first real key shrinks them to exactly 0.
         weights = jnp.exp(scores - new_highest[..., None])
         shrink = jnp.exp(highest - new_highest)
-        added = jnp.einsum("bngts,bnhs->bngth", weights.astype(value.dtype), value, preferred_element_type=jnp.float32)
-        return new_highest, total * shrink + weights.sum(-1), out * shrink[..., None] + added
+        out = out * shrink[..., None] + _weighted_sum(weights, value)
+        return new_highest, total * shrink + weights.sum(-1), out
 
     @jax.checkpoint
     def step(carry, part):
         part, is_needed = part
         return jax.lax.cond(is_needed, add, lambda carry, part: carry, carry, part), None
 
-    shape = (batch, kv_heads, group, length)
-    start = (jnp.full(shape, _MASKED), jnp.zeros(shape), jnp.zeros((*shape, head_dim)))
+    shape = query.shape[:-1]
+    start = (jnp.full(shape, _MASKED), jnp.zeros(shape), jnp.zeros(query.shape, jnp.float32))
     (highest, total, out), _ = jax.lax.scan(step, start, (key_parts, needed))
-    return (out * _inverse_total(total, highest)[..., None]).transpose(0, 3, 1, 2, 4)
+    return out * _inverse_total(total, highest)[..., None]
 
 
 def _split(array, axis: int, chunk: int, fill=0):

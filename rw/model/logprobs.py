@@ -14,8 +14,10 @@ CHUNK = 128  # tokens of every row whose logits exist at a time
 
 def logits(params, config: ModelConfig, hidden):
     """f32[..., V] of hidden [..., D], for the few tokens of a decode step; compute-dtype products summed in float32."""
-    hidden = hidden.astype(config.compute_dtype)
-    return jnp.einsum("...d,dv->...v", hidden, _head(params, config), preferred_element_type=jnp.float32)
+    head = _head(params, config)
+    rows = hidden.astype(config.compute_dtype).reshape(-1, head.shape[0])
+    product = jnp.dot(rows, head, preferred_element_type=jnp.float32)
+    return product.reshape(*hidden.shape[:-1], head.shape[1])
 
 
 def token_logprobs(params, config: ModelConfig, hidden, targets, temperature=1.0, chunk=CHUNK, with_entropy=False):

@@ -62,7 +62,9 @@ class Linear(nn.Module):
         std = self.scale / math.sqrt(x.shape[-1])
         shape = (x.shape[-1], self.features)
         weight = self.param("weight", nn.initializers.normal(std), shape, jnp.dtype(self.config.param_dtype))
-        return x @ weight.astype(self.config.compute_dtype)
+        # As a matrix: with two axes to sum over, the weight's gradient took three times as long on CPU.
+        product = x.reshape(-1, x.shape[-1]) @ weight.astype(self.config.compute_dtype)
+        return product.reshape(*x.shape[:-1], self.features)
 
 
 class RMSNorm(nn.Module):
