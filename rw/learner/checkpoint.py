@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 from absl import logging
+from etils import epath
 
 from rw.errors import CheckpointError
 from rw.types import TrainState
@@ -239,8 +240,8 @@ def _abstract(tree: Any) -> Any:
 
 def _stored_shapes(path: pathlib.Path) -> Any:
     sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    with ocp.StandardCheckpointer() as checkpointer:
-        stored = checkpointer.metadata(path).item_metadata.tree
+    # The handler itself: a checkpointer would look beside the item for a file that lies one level up, and complain.
+    stored = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path)).tree
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), stored)
 
 

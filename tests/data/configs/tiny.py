@@ -14,6 +14,7 @@ def get_config():
     config.model.update(
         vocab_size=1344, d_model=48, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=12, d_ff=96, rope_theta=1e4
     )
+    config.model.attention = "chunked_xla"  # the faster one on CPU
     config.model.remat = "none"
     config.warmstart.steps = 50
     config.warmstart.queries_per_batch = 24
