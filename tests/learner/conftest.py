@@ -127,3 +127,11 @@ def params():
 def reference_params(params):
     """Another router than `params`, so that the KL term has a gradient."""
     return jax.tree.map(lambda p, q: p + 0.05 * q, params, init_params(jax.random.key(1), MODEL))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation():
+    """Most programs here run once or twice on a tiny model: compiling them takes longer than running them."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

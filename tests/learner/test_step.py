@@ -10,7 +10,7 @@ import pytest
 from rw.core.advantages import AdvantageConfig, comet, grpo
 from rw.core.losses import LossConfig
 from rw.errors import ConfigError, TrainingDivergedError
-from rw.learner.batch import BatchConfig
+from rw.learner.batch import BatchConfig, micro_batches, token_counts
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
@@ -20,7 +20,7 @@ from . import oracle
 from .conftest import MODEL, make_groups, mode_candidates, relative_difference, replace_rollout
 
 ALPHA, BETA, LAMBDA = 0.3, 0.05, 0.4  # large β and λ_b, so that an error in any term shows
-BATCH = BatchConfig(micro_batch=4, length_buckets=(64,), policy_buckets=(48,), logprob_chunk=16)
+BATCH = BatchConfig(micro_batch=4, length_buckets=(40, 64), policy_buckets=(64,), logprob_chunk=16)
 CONFIG = LearnerConfig(
     batch=BATCH,
     loss=LossConfig(kl_coefficient=BETA),
@@ -69,6 +69,21 @@ def test_each_term_has_the_gradient_of_the_loss_written_out(
         assert relative_difference(expected, gradients[term]) < 1e-5, term
     _, expected = oracle_support(params, *oracle.support_arrays(groups, mode_candidates))
     assert relative_difference(expected, gradients["support"]) < 1e-5
+
+
+def test_no_term_depends_on_how_rows_are_spread_over_micro_batches(learner, params, groups):
+    _, _, rows = learner._rows(groups, cold_start=False)
+    normalisers = token_counts(rows)
+    for term in range(3):
+        weights = np.eye(3)[term]
+        gradients = []
+        for parts in (6, 11, 22):
+            chunks = [rows[part::parts] for part in range(parts)]  # unequal in rows and in tokens
+            micros = [micro for chunk in chunks for micro in micro_batches(chunk, BATCH, by_length=False)]
+            assert len(micros) == parts
+            gradients.append(learner._policy_gradient(params, micros, normalisers, weights)[0])
+        assert relative_difference(gradients[0], gradients[1]) < 1e-5
+        assert relative_difference(gradients[0], gradients[2]) < 1e-5
 
 
 def test_one_step_is_adamw_on_the_whole_loss(learner, params, groups, oracle_gradient, oracle_support):
@@ -240,16 +255,17 @@ def test_the_kl_coefficient_acts_only_away_from_the_reference(params, reference_
 
 
 def test_ragged_lengths_compile_nothing_after_warm_up(reference_params, params):
-    batch = BatchConfig(micro_batch=4, length_buckets=(40, 64), policy_buckets=(64,))
-    learner = Learner(MODEL, OPTIMIZER, reference_params, dataclasses.replace(CONFIG, batch=batch))
+    learner = Learner(MODEL, OPTIMIZER, reference_params, CONFIG)
     state = init_state(params, OPTIMIZER, 0)
-    learner.warm_up(state)
-    options = {"support_coefficient": LAMBDA, "mode_candidates": mode_candidates}
-    state, _ = learner.step(state, make_groups(6), cold_start=False, **options)  # small host-side shapes, the update
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda name, duration, **_: compiled.append(name) if "backend_compile" in name else None
     )
+    learner.warm_up(state)
+    assert compiled
+    options = {"support_coefficient": LAMBDA, "mode_candidates": mode_candidates}
+    state, _ = learner.step(state, make_groups(6), cold_start=False, **options)  # small host-side shapes, the update
+    compiled.clear()
     shapes = set()
     for seed, bounds in ((7, (18, 30)), (8, (30, 48)), (9, (18, 48))):
         groups = make_groups(seed, lengths=bounds)
