@@ -142,6 +142,21 @@ async def test_more_episodes_than_slots_queue_evict_and_rebuild(make_engine, pla
     assert stats["evictions"] > 0 and stats["reprefilled_tokens"] > 0
 
 
+async def test_waiting_episodes_get_slots_in_the_order_they_came(make_engine, episodes, monkeypatch):
+    engine = await make_engine(slots=3)
+    admit, order = engine._table.admit, []
+
+    def noted(episode, *rest):
+        slot = admit(episode, *rest)
+        if slot is not None:
+            order.append((episode.query_id, episode.rollout))
+        return slot
+
+    monkeypatch.setattr(engine._table, "admit", noted)
+    await episodes.run_all(engine, EIGHT, turns=1)
+    assert order == EIGHT
+
+
 async def test_pool_grows_when_a_context_needs_it(make_engine, episodes):
     engine = await make_engine(lengths=(64, 128))
     short = await episodes.run_all(engine, [("one", 0)], turns=1)
