@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rw.errors import ConfigError
+from rw.model.config import wide
 
 BUILT_IN = ("xla", "chunked_xla")
 _LARGEST_SCORES = 16 * 2**30  # bytes; a backward pass holds several arrays of this size
@@ -72,7 +73,7 @@ def _scores(query, key, visible):
     """f32[B, N, G, T, S]. A group's queries are one matrix: a gradient that sums over two axes is slow on CPU."""
     batch, kv_heads, group, length, head_dim = query.shape
     rows = query.reshape(batch, kv_heads, group * length, head_dim)
-    scores = jnp.einsum("bnqh,bnsh->bnqs", rows, key, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("bnqh,bnsh->bnqs", rows, key, preferred_element_type=wide(key.dtype))
     return jnp.where(visible, scores.reshape(*query.shape[:-1], -1) * head_dim**-0.5, _MASKED)
 
 
@@ -80,7 +81,7 @@ def _weighted_sum(weights, value):
     """f32[B, N, G, T, hd] of weights [B, N, G, T, S] and value [B, N, hd, S]."""
     batch, kv_heads, group, length, keys = weights.shape
     rows = weights.reshape(batch, kv_heads, group * length, keys).astype(value.dtype)
-    out = jnp.einsum("bnqs,bnhs->bnqh", rows, value, preferred_element_type=jnp.float32)
+    out = jnp.einsum("bnqs,bnhs->bnqh", rows, value, preferred_element_type=wide(value.dtype))
     return out.reshape(*weights.shape[:-1], -1)
 
 
@@ -145,8 +146,8 @@ def _online_softmax(query, query_index, query_segments, key_parts, needed):
         part, is_needed = part
         return jax.lax.cond(is_needed, add, lambda carry, part: carry, carry, part), None
 
-    shape = query.shape[:-1]
-    start = (jnp.full(shape, _MASKED), jnp.zeros(shape), jnp.zeros(query.shape, jnp.float32))
+    shape, dtype = query.shape[:-1], wide(query.dtype)
+    start = (jnp.full(shape, _MASKED, dtype), jnp.zeros(shape, dtype), jnp.zeros(query.shape, dtype))
     (highest, total, out), _ = jax.lax.scan(step, start, (key_parts, needed))
     return out * _inverse_total(total, highest)[..., None]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax.numpy as jnp
+
 from rw.errors import ConfigError
 
 ATTENTION_BACKENDS = ("xla", "chunked_xla", "splash", "pallas_gpu", "cudnn")
@@ -14,7 +16,7 @@ REMAT_POLICIES = (
     "dots_with_no_batch_dims_saveable",
     "everything_saveable",
 )
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16", "float64")  # float64 needs jax_enable_x64
 _COUNTS = ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "attention_chunk")
 
 
@@ -59,3 +61,8 @@ class ModelConfig:
 def _require(fits: bool, name: str, value, legal: str) -> None:
     if not fits:
         raise ConfigError(f"model.{name}={value!r}: must be {legal}")
+
+
+def wide(dtype):
+    """The dtype in which sums and norms of `dtype` are taken: float32, or float64 where the model is in that."""
+    return jnp.promote_types(dtype, jnp.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from rw.model.config import ModelConfig
+from rw.model.config import ModelConfig, wide
 from rw.model.qwen3 import EMBEDDING, HEAD, UnstackedParams
 from rw.sharding import constrain
 
@@ -16,7 +16,7 @@ def logits(params, config: ModelConfig, hidden):
     """f32[..., V] of hidden [..., D], for the few tokens of a decode step; compute-dtype products summed in float32."""
     head = _head(params, config)
     rows = hidden.astype(config.compute_dtype).reshape(-1, head.shape[0])
-    product = jnp.dot(rows, head, preferred_element_type=jnp.float32)
+    product = jnp.dot(rows, head, preferred_element_type=wide(head.dtype))
     return product.reshape(*hidden.shape[:-1], head.shape[1])
 
 

@@ -19,7 +19,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from rw.model import cache as kv
 from rw.model.attention import attend
-from rw.model.config import ModelConfig
+from rw.model.config import ModelConfig, wide
 from rw.sharding import constrain
 
 LAYER_PREFIX = "model.layers."
@@ -76,10 +76,10 @@ class RMSNorm(nn.Module):
     def __call__(self, x):
         dtype = jnp.dtype(self.config.compute_dtype)
         weight = self.param("weight", nn.initializers.ones, x.shape[-1:], jnp.dtype(self.config.param_dtype))
-        x = x.astype(jnp.float32)
+        x = x.astype(wide(dtype))
         x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.config.norm_eps)
         # The weight is rounded as published weights are, so that sampler and learner multiply by the same numbers.
-        return (x * weight.astype(dtype).astype(jnp.float32)).astype(dtype)
+        return (x * weight.astype(dtype).astype(x.dtype)).astype(dtype)
 
 
 class SelfAttention(nn.Module):
@@ -247,9 +247,10 @@ def rotary(positions, config: ModelConfig):
 
 def rotate(x, cos, sin):
     """Rotary embedding of x [B, T, heads, hd]: feature i turns with feature i + hd/2, in float32."""
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    exact = x.astype(wide(x.dtype))
+    first, second = jnp.split(exact, 2, axis=-1)
     turned = jnp.concatenate([-second, first], axis=-1)
-    return (x.astype(jnp.float32) * cos + turned * sin).astype(x.dtype)
+    return (exact * cos + turned * sin).astype(x.dtype)
 
 
 def _layer_inputs(config, tokens, positions, cache, segments) -> LayerInputs:
