@@ -3,15 +3,14 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rw.core.advantages import AdvantageConfig
-from rw.learner import programs
 from rw.learner.batch import BatchConfig
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.step import TERMS, Learner, LearnerConfig
+from rw.model.qwen3 import init_params
 
 from .conftest import MODEL, make_groups, mode_candidates, relative_difference
 
@@ -40,30 +39,10 @@ def test_in_single_precision(params, reference_params):
     check(params, reference_params, MODEL, 1e-5)
 
 
-def toy_hidden_states(params, config, tokens, positions):
-    """A causal mean of embeddings through one layer, in the dtype of its parameters; the router computes in float32."""
-    real = (positions >= 0)[..., None]
-    embedded = jnp.where(real, params["model.embed_tokens.weight"][tokens], 0)
-    mean = jnp.cumsum(embedded, axis=1) / jnp.arange(1, tokens.shape[1] + 1)[:, None]
-    return jnp.tanh(mean @ params["model.layers.self_attn.q_proj.weight"]), None
-
-
-def toy_token_logprobs(params, config, hidden, targets, temperature, chunk, with_entropy):
-    logprobs = jax.nn.log_softmax(hidden @ params["model.embed_tokens.weight"].T / temperature)
-    return jnp.take_along_axis(logprobs, targets[..., None], -1)[..., 0], -(jnp.exp(logprobs) * logprobs).sum(-1)
-
-
-def test_in_double_precision(monkeypatch):
-    monkeypatch.setattr(programs, "hidden_states", toy_hidden_states)
-    monkeypatch.setattr(programs, "token_logprobs", toy_token_logprobs)
+def test_in_double_precision():
+    model = dataclasses.replace(MODEL, param_dtype="float64", compute_dtype="float64")
     with jax.enable_x64(True):
-        rng = np.random.default_rng(0)
-        params, reference_params = (
-            {
-                "model.embed_tokens.weight": jnp.asarray(rng.normal(size=(MODEL.vocab_size, 32)) / 4),
-                "model.layers.self_attn.q_proj.weight": jnp.asarray(rng.normal(size=(32, 32))),
-            }
-            for _ in range(2)
-        )
-        assert params["model.embed_tokens.weight"].dtype == jnp.float64
-        check(params, reference_params, dataclasses.replace(MODEL, n_layers=1), 1e-10)
+        params, other = (init_params(jax.random.key(seed), model) for seed in (0, 1))
+        assert all(leaf.dtype == np.float64 for leaf in params.values())
+        reference_params = jax.tree.map(lambda p, q: p + 0.05 * q, params, other)
+        check(params, reference_params, model, 1e-10)

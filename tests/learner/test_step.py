@@ -303,3 +303,30 @@ def test_an_advantage_function_of_ones_own(reference_params, params, groups):
     _, _, rows = make(negated)._rows(groups, cold_start=False)
     _, _, plain = make("comet")._rows(groups, cold_start=False)
     assert [row.advantage.grpo for row in rows] == [-row.advantage.grpo for row in plain]
+
+
+@pytest.mark.full
+def test_the_samplers_log_probs_can_be_the_old_policy(reference_params, params):
+    config = dataclasses.replace(
+        CONFIG, batch=dataclasses.replace(BATCH, old_policy="sampler"), loss=LossConfig(kl_coefficient=0.0)
+    )
+    learner = Learner(MODEL, OPTIMIZER, reference_params, config)
+    groups = make_groups(5)
+    arrays = oracle.dense_arrays(groups, efficiency_weight=ALPHA)
+    logprobs = np.asarray(oracle.dense_logprobs(params, MODEL, arrays["tokens"], arrays["lengths"], 0.8))
+    rng = np.random.default_rng(0)
+    log_ratio = rng.uniform(-0.5, 1.5, logprobs.shape).astype(np.float32)
+    for row in range(24):
+        g, k = divmod(row, 4)
+        n = arrays["lengths"][row]
+        groups = replace_rollout(groups, g, k, sampled_logprobs=(logprobs - log_ratio)[row, :n])
+    _, metrics = learner.step(init_state(params, OPTIMIZER, 0), groups, cold_start=False)
+    ratio = np.exp(log_ratio)
+    for name in ("mode", "inner"):
+        weighted = arrays[name]  # A of each token over the count of its segment
+        loss = -np.minimum(ratio * weighted, np.clip(ratio, 0.8, 1.2) * weighted)
+        loss = np.where(weighted < 0, np.minimum(loss, -3 * weighted), loss)
+        assert metrics[f"loss/pg_{name}"] == pytest.approx(loss.sum(), rel=1e-4)
+    held = arrays["kl"] > 0
+    assert metrics["policy/ratio/max"] == pytest.approx(ratio[held].max(), rel=1e-4)
+    assert metrics["policy/clip_frac/dual"] > 0 and metrics["policy/clip_frac/high"] > 0
