@@ -53,6 +53,9 @@ def get_config():
     config.schedule.autonomous_from = 120
     config.reward.reference_cost_usd = 3.3e-5
 
+    config.engine.slots = 128
+    config.engine.lengths = (256, 512)
+    config.engine.prefill_chunk = 32
     config.batch.micro_batch = 8
     config.batch.length_buckets = (192, 256, 512)
     config.batch.policy_buckets = (64, 128)

@@ -46,6 +46,8 @@ def get_config():
     config.schedule.autonomous_from = 16
     config.reward.reference_cost_usd = 0.0002
 
+    config.engine.slots = 32
+    config.engine.lengths = (512, 1280)
     config.batch.micro_batch = 4
     config.batch.logprob_chunk = 8  # with 151,936 logits a token, 32 tokens at a time are the fastest on CPU
     config.batch.length_buckets = (512, 1280)

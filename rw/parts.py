@@ -5,17 +5,20 @@ Only construction lives here; what the parts do together is in train.py and warm
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import jax
 
+from rw import progress
 from rw.config import RunConfig, require_one_of
 from rw.data import replay
 from rw.data.order import batch_indices
 from rw.errors import ConfigError, DataError
+from rw.interrupts import Interrupts, StopRequested
 from rw.protocol.chat import TokenCodec
 from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
@@ -95,7 +98,7 @@ class Parts:
 
 @contextlib.asynccontextmanager
 async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts]:
-    """Builds and starts everything, and closes it again in the reverse order, whatever happens in between."""
+    """Builds and starts everything, and closes it in the reverse order, whatever happens in between."""
     async with contextlib.AsyncExitStack() as stack:
         codec = load_codec(config.tokenizer.path)
         check_vocabulary(config, codec)
@@ -122,6 +125,30 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
             scorer=scorer,
             device=device,
         )
+
+
+def run_interruptible(
+    config: RunConfig, workdir_path: str, body: Callable[[Parts, Interrupts], Awaitable[None]], after_stop: str
+) -> int:
+    """Runs `body` with the parts of a run in a working directory of its own; returns the exit code.
+
+    SIGTERM and SIGINT end it in order, with a line that says `after_stop` and the code that shells give a signal.
+    """
+
+    async def run(workdir: Workdir) -> int:
+        async with open_parts(config, workdir) as parts:
+            interrupts = Interrupts()
+            try:
+                await body(parts, interrupts)
+                return 0
+            except StopRequested as stop:
+                progress.say(f"{stop}; {after_stop}")
+                return stop.exit_code
+            finally:
+                interrupts.close()
+
+    with Workdir(workdir_path) as workdir:
+        return asyncio.run(run(workdir))
 
 
 def load_codec(path: str) -> TokenCodec:

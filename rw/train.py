@@ -14,7 +14,6 @@ sampling keys are pure functions of (seed, batch index, query id, rollout), so n
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import sys
 import time
@@ -30,7 +29,7 @@ from rw.core import schedule
 from rw.core.advantages import AdvantageConfig
 from rw.core.diagnostics import group_metrics, reward_metrics
 from rw.errors import CheckpointError
-from rw.interrupts import Interrupts, StopRequested
+from rw.interrupts import Interrupts
 from rw.learner.batch import group_batch
 from rw.learner.checkpoint import Checkpoints, RunIdentity, load_params, save_params
 from rw.learner.optimizer import Optimizer
@@ -38,12 +37,11 @@ from rw.learner.publish import publish
 from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
 from rw.model.qwen3 import init_params
-from rw.parts import Parts, open_mesh, open_parts
+from rw.parts import Parts, open_mesh, run_interruptible
 from rw.rollout.record import TrajectoryWriter
 from rw.sampler.engine import SamplerEngine
 from rw.types import Group, Mode, Query, TrainState
 from rw.warmstart import warm_start
-from rw.workdir import Workdir
 
 MAY_CHANGE = ("steps", "checkpoint.*", "log.*", "rollout.*", "client.*", "workers.latency_*", "workers.fault_rate")
 
@@ -56,27 +54,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(config: RunConfig, workdir_path: str) -> int:
     """Trains in `workdir_path`, which nobody else may use meanwhile; returns the exit code."""
-    with Workdir(workdir_path) as workdir:
-        return asyncio.run(run(config, workdir))
+    return run_interruptible(config, workdir_path, run, "the same command continues the run")
 
 
-async def run(config: RunConfig, workdir: Workdir) -> int:
-    """From the first step, or the last checkpoint, to the last step; stops in order on SIGTERM or SIGINT."""
-    async with open_parts(config, workdir) as parts:
-        interrupts = Interrupts()
-        try:
-            initial = await initial_router(parts, interrupts)
-            async with Trainer(parts, initial) as trainer:
-                await trainer.resume()
-                while trainer.next_batch < config.steps:
-                    await trainer.step(interrupts)
-                progress.say(f"finished {config.steps} steps; results in {workdir.path}")
-            return 0
-        except StopRequested as stop:
-            progress.say(f"{stop}; the same command continues the run")
-            return stop.exit_code
-        finally:
-            interrupts.close()
+async def run(parts: Parts, interrupts: Interrupts) -> None:
+    """From the first step, or the last checkpoint, to the last step."""
+    initial = await initial_router(parts, interrupts)
+    async with await parts.device.run(Trainer, parts, initial) as trainer:
+        await trainer.resume()
+        while trainer.next_batch < parts.config.steps:
+            await trainer.step(interrupts)
+    progress.say(f"finished {parts.config.steps} steps; results in {parts.workdir.path}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,9 +200,9 @@ class Trainer:
         interrupts.check()
 
     async def roll_out(self, plan: BatchPlan) -> list[Group]:
-        """K rollouts of every query of the batch, scored."""
+        """K rollouts of every query of the batch, scored; the sampler's caches are given back, the update needs room."""
         with progress.rollouts(plan.step) as on_progress:
-            return await self.parts.collect(
+            groups = await self.parts.collect(
                 self.engine,
                 plan.queries,
                 plan.forced_modes,
@@ -223,6 +211,8 @@ class Trainer:
                 policy_version=self.version,
                 on_progress=on_progress,
             )
+        await self.engine.drop_caches()
+        return groups
 
     async def learn(self, plan: BatchPlan, groups: Sequence[Group]) -> dict[str, Any]:
         """One update from the batch; its metrics."""

@@ -20,17 +20,16 @@ from rw import progress
 from rw.cli import run_entry
 from rw.config import RunConfig, as_dict, load_config
 from rw.errors import CheckpointError, DataError
-from rw.interrupts import Interrupts, StopRequested
+from rw.interrupts import Interrupts
 from rw.learner.checkpoint import load_params, save_params
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import init_state
 from rw.learner.supervised import SupervisedConfig, SupervisedLearner
 from rw.model.qwen3 import init_params
-from rw.parts import Parts, open_parts
+from rw.parts import Parts, run_interruptible
 from rw.sampler.scripted import ScriptedSampler
 from rw.simulation.policies import HabitPolicy, Policy, opinions, script
 from rw.types import Query, Status, TrainState, Trajectory
-from rw.workdir import Workdir
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,22 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def start(config: RunConfig, workdir_path: str) -> int:
     """Makes the warm start of a run unless it is there; returns the exit code."""
-    with Workdir(workdir_path) as workdir:
-        return asyncio.run(_start(config, workdir))
 
+    async def body(parts: Parts, interrupts: Interrupts) -> None:
+        await warm_start(parts, interrupts)
+        progress.say(f"warm start in {warm_start_path(parts)}")
 
-async def _start(config: RunConfig, workdir: Workdir) -> int:
-    async with open_parts(config, workdir) as parts:
-        interrupts = Interrupts()
-        try:
-            await warm_start(parts, interrupts)
-            progress.say(f"warm start in {warm_start_path(parts)}")
-            return 0
-        except StopRequested as stop:
-            progress.say(f"{stop}; the same command begins the warm start again")
-            return stop.exit_code
-        finally:
-            interrupts.close()
+    return run_interruptible(config, workdir_path, body, "the same command begins the warm start again")
 
 
 def warm_start_path(parts: Parts) -> str:

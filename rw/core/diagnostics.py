@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -129,23 +128,12 @@ def _mean_std(name: str, values: np.ndarray, suffix: str = "") -> dict[str, floa
 # Tokens: pure jax, the same under jit. Over no token a mean is 0, and a ratio 1, that of a policy to itself.
 
 
-def token_entropy(logits, temperature):
-    """-Σ_v p log p in nats of p = softmax(logits / T), f32[...] from [..., V]: of the distribution sampled from.
-
-    The whole distribution's, not -log p of the sampled token; in float32, since bfloat16 is off by whole nats.
-    """
-    logprobs = jax.nn.log_softmax(
-        jnp.asarray(logits).astype(jnp.promote_types(logits.dtype, jnp.float32)) / temperature
-    )
-    return -jnp.sum(jnp.where(logprobs > -jnp.inf, jnp.exp(logprobs) * logprobs, 0), axis=-1)
-
-
 def policy_metrics(logprobs, batch: TokenBatch, config: LossConfig, entropy=None, sampled_logprobs=None):
     """All token metrics below, f32 scalars by name; those of `entropy` and the sampler where these arrays are given.
 
     Args:
         logprobs: f32[B, T], log π_θ; `batch` holds π_old, π_ref, advantages, segments and retained rows.
-        entropy: f32[B, T] of `token_entropy`.
+        entropy: f32[B, T] in nats, of the whole distribution at the sampling temperature.
         sampled_logprobs: f32[B, T], as the sampler recorded them.
     """
     mask = policy_mask(batch.segments, batch.retained)

@@ -1,7 +1,7 @@
 """The support term (Eqs. 12 and 19): keeps every mode's average probability above a floor while exploration fades.
 
-The term is the log of a mean over the batch, so micro-batches cannot simply add it up. Hence two passes: `mode_support`
-of all scores, forward only, then `support_linear` per micro-batch with the weights that `support_weights` makes of it.
+The term is the log of a mean over the batch, so micro-batches cannot simply add it up: the scores of all queries come
+first, forward only, and the term's slope in each of them is a constant of the pass that takes the gradient.
 
 Axes: U unique queries of the batch, forced, free and excluded alike; M modes.
 """
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-
-from rw.core.masked import fill, masked_sum
 
 SUPPORT_EPSILON = 1e-12  # inside the logarithm
 
@@ -51,27 +49,3 @@ def support_loss(scores, support_floor):
     if jnp.shape(scores)[0] == 0:
         return jnp.zeros((), support.dtype), support
     return floor_penalty(support, support_floor), support
-
-
-def support_weights(mode_support, support_floor, unique_queries):
-    """∂L_support/∂p̃(m | x), f32[M], the same for every query: -1 / (M U (p̄_m + 1e-12)) below the floor, else 0.
-
-    `unique_queries` is U of the whole global batch.
-    """
-    mode_support = jnp.asarray(mode_support)
-    slope = -1.0 / (mode_support.shape[-1] * unique_queries * (mode_support + SUPPORT_EPSILON))
-    return jnp.where(is_below_floor(mode_support, support_floor), slope, 0)
-
-
-def support_linear(scores, weights, real=None):
-    """Σ_x Σ_m w_m p̃(m | x): its gradients over micro-batches sum to that of `support_loss`; its value means nothing.
-
-    Args:
-        scores: f32[u, M], the queries of one micro-batch.
-        weights: f32[M] of `support_weights`, constants here.
-        real: bool[u], False for rows that only pad the micro-batch; None for no padding.
-    """
-    weights = jax.lax.stop_gradient(weights)
-    real = jnp.ones(jnp.shape(scores)[:1], bool) if real is None else real
-    mask = real[:, None]
-    return masked_sum(weights * candidate_probabilities(fill(scores, mask)), mask)

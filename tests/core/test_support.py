@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rw.core.support import (
-    candidate_probabilities,
-    mode_support,
-    support_linear,
-    support_loss,
-    support_weights,
-)
+from rw.core.support import candidate_probabilities, mode_support, support_loss
 
 FLOOR = 0.05
 SCORES = hnp.arrays(np.float64, (6, 3), elements=st.floats(-15, 0))
@@ -26,7 +20,6 @@ def loss_of(scores):
 
 
 value_and_grad = jax.jit(jax.value_and_grad(loss_of))
-linear_gradient = jax.jit(jax.grad(support_linear))
 
 
 def oracle(scores):
@@ -79,34 +72,6 @@ def test_gradient_agrees_with_finite_differences():
             slope = float(loss_of(scores + bump) - loss_of(scores - bump)) / (2 * step)
             assert gradient[index] == pytest.approx(slope, abs=1e-8)
     assert np.all(gradient[:, 1] < 0) and np.all(gradient[:, 0] > 0)  # rare modes are pulled up
-
-
-@pytest.mark.parametrize("x64, dtype, tolerance", [(False, np.float32, 1e-5), (True, np.float64, 1e-12)])
-@pytest.mark.parametrize("parts", [[7], [3, 4], [1, 2, 4], [1] * 7])
-def test_micro_batches_in_two_passes_give_the_gradient_of_the_whole(x64, dtype, tolerance, parts):
-    rng = np.random.default_rng(1)
-    scores = (rng.normal(size=(7, 3)) + np.array([0.0, -4.0, -9.0])).astype(dtype)
-    with jax.enable_x64(x64):
-        whole = np.asarray(value_and_grad(scores)[1])
-        weights = support_weights(mode_support(scores), FLOOR, unique_queries=7)
-        pieces = [linear_gradient(part, weights) for part in np.split(scores, np.cumsum(parts)[:-1])]
-    np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=0, atol=tolerance)
-    assert np.linalg.norm(whole) > 0.01
-
-
-def test_weights_are_minus_one_over_3_u_p_below_the_floor_and_zero_above():
-    weights = support_weights(np.array([0.9, 0.06, 0.04]), FLOOR, unique_queries=32)
-    np.testing.assert_allclose(weights, [0, 0, -1 / (3 * 32 * 0.04)], rtol=1e-6)
-
-
-def test_rows_that_pad_a_micro_batch_change_nothing():
-    scores = jnp.array([[0.0, -4.0, -6.0], [0.5, -3.0, -7.0]])
-    weights = support_weights(mode_support(scores), FLOOR, unique_queries=2)
-    padded = jnp.concatenate([scores, jnp.full((2, 3), jnp.nan)])
-    real = jnp.array([True, True, False, False])
-    gradient = linear_gradient(padded, weights, real)
-    np.testing.assert_array_equal(gradient[:2], linear_gradient(scores, weights))
-    np.testing.assert_array_equal(gradient[2:], np.zeros((2, 3)))
 
 
 def test_a_mode_of_no_probability_has_a_finite_penalty():
