@@ -200,7 +200,7 @@ class Trainer:
         interrupts.check()
 
     async def roll_out(self, plan: BatchPlan) -> list[Group]:
-        """K rollouts of every query of the batch, scored; the sampler's caches are given back, the update needs room."""
+        """K rollouts of every query of the batch, scored; then the caches' memory goes to the learner."""
         with progress.rollouts(plan.step) as on_progress:
             groups = await self.parts.collect(
                 self.engine,
