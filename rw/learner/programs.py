@@ -77,17 +77,18 @@ def make_update(optimizer: Optimizer) -> Callable[[TrainState, Any, Any], tuple[
         grad_norm = optax.global_norm(gradient)
         finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        updates = jax.tree.map(lambda u: jnp.where(finite, u, 0), updates)
-        opt_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), opt_state, state.opt_state)
+        params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), state.params, updates)
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+        )
         metrics = {
             "grad_norm": grad_norm,
-            "update_norm": optax.global_norm(updates),
+            "update_norm": jnp.where(finite, optax.global_norm(updates), 0),
             "param_norm": optax.global_norm(state.params),
             "lr": optimizer.learning_rate(state.opt_state),
         }
         in_row, in_all = state.nonfinite_skips
         skips = jnp.where(finite, jnp.stack([0, in_all]), jnp.stack([in_row + 1, in_all + 1]))
-        params = jax.tree.map(lambda p, u: (p + u).astype(p.dtype), state.params, updates)
         state = state._replace(params=params, opt_state=opt_state, nonfinite_skips=skips.astype(jnp.int32))
         return advance(state), metrics
 
@@ -99,14 +100,13 @@ def advance(state: TrainState) -> TrainState:
     return state._replace(step=state.step + 1, data_batch_index=state.data_batch_index + 1)
 
 
-def skip_metrics(state: TrainState) -> dict[str, float]:
-    """How many updates were skipped so far; raises TrainingDivergedError at the third in a row."""
-    in_row, in_all = (int(count) for count in state.nonfinite_skips)
+def check_finite(state: TrainState) -> None:
+    """Says so where the update just made was skipped; raises TrainingDivergedError at the third in a row."""
+    in_row, step = int(state.nonfinite_skips[0]), int(state.step)
     if in_row:
-        logging.warning("step %d: loss or gradient is not finite; skipped (%d in a row)", int(state.step), in_row)
+        logging.warning("step %d: loss or gradient is not finite; update skipped (%d in a row)", step, in_row)
     if in_row >= MAX_NONFINITE_IN_A_ROW:
         raise TrainingDivergedError(
-            f"loss or gradient was not finite in {in_row} steps in a row, the last of them step {int(state.step)}: "
+            f"loss or gradient was not finite in {in_row} steps in a row, the last of them step {step}: "
             "lower optimizer.learning_rate or look at the last trajectories, then continue from the last checkpoint"
         )
-    return {"nonfinite_skips": float(in_all)}

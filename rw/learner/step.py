@@ -33,7 +33,7 @@ from rw.learner.diagnostics import TokenRecord, of_tokens
 from rw.learner.mode_support import ModeCandidates, SupportTerm, candidate_rows
 from rw.learner.optimizer import Optimizer
 from rw.learner.placement import Placement
-from rw.learner.programs import GradientSum, advance, make_update, policy_logprobs, skip_metrics
+from rw.learner.programs import GradientSum, advance, check_finite, make_update, policy_logprobs
 from rw.model.config import ModelConfig
 from rw.types import Advantages, Group, GroupBatch, Mode, TokenCounts, TrainState
 
@@ -127,6 +127,7 @@ class Learner:
         metrics = {**terms, **of_tokens(records, self.config.loss)}
         if rows:
             state, update = self._update(state, total, jnp.asarray(value, jnp.float32))
+            check_finite(state)
             metrics.update({name: float(x) for name, x in update.items()})
         else:
             state = advance(state)
@@ -134,7 +135,8 @@ class Learner:
         metrics.update(advantage_metrics(batch, advantages), **support)
         metrics.update({"loss/total": float(value), "lambda_b": support_coefficient, "cold_start": float(cold_start)})
         metrics.update({"N_mode": float(counts.mode), "N_inner": float(counts.inner), "N_KL": float(counts.kl)})
-        metrics.update(skip_metrics(state), rows=float(len(rows)), micro_batches=float(len(micros)))
+        metrics.update(rows=float(len(rows)), micro_batches=float(len(micros)))
+        metrics["nonfinite_skips"] = float(state.nonfinite_skips[1])
         finished = time.perf_counter()
         metrics.update({"perf/reference_s": referenced - started, "perf/update_s": finished - referenced})
         return state, metrics

@@ -19,7 +19,7 @@ from rw.errors import ConfigError
 from rw.learner.batch import BatchConfig, empty_micro_batch, micro_batches, plain_rows, token_counts
 from rw.learner.optimizer import Optimizer
 from rw.learner.placement import Placement
-from rw.learner.programs import GradientSum, advance, make_update, policy_logprobs, skip_metrics
+from rw.learner.programs import GradientSum, advance, check_finite, make_update, policy_logprobs
 from rw.model.config import ModelConfig
 from rw.types import Segment, TokenCounts, TrainState, Trajectory
 
@@ -83,7 +83,7 @@ class SupervisedLearner:
         rows = plain_rows(trajectories)
         counts = token_counts(rows)
         if not counts.kl:
-            return advance(state), {"N_mode": 0.0, "N_inner": 0.0, **skip_metrics(state)}
+            return advance(state), {"N_mode": 0.0, "N_inner": 0.0}
         total, results = self._gradient.zeros(state.params), []
         with self.placement.scope():
             for micro in micro_batches(rows, self.config.batch, by_length=not self.config.deterministic):
@@ -92,12 +92,13 @@ class SupervisedLearner:
             results = jax.device_get(results)
             loss = sum(float(value) for value, _ in results)
             state, update = self._update(state, total, jnp.asarray(loss, jnp.float32))
+        check_finite(state)
         metrics = {"loss/total": loss, "N_mode": float(counts.mode), "N_inner": float(counts.inner)}
         for index, (name, count) in enumerate((("loss/mode", counts.mode), ("loss/inner", counts.inner))):
             if count:
                 metrics[name] = float(sum(float(sums[index]) for _, sums in results) / count)
         metrics.update({name: float(value) for name, value in update.items()})
-        return state, {**metrics, **skip_metrics(state)}
+        return state, {**metrics, "nonfinite_skips": float(state.nonfinite_skips[1])}
 
     def warm_up(self, state: TrainState) -> None:
         """Compiles every shape that a micro-batch can have; the state is left as it is."""
