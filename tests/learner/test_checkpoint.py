@@ -12,6 +12,8 @@ from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import fingerprint, init_state
 
 CONFIG = {"optimizer": {"learning_rate": 1e-6}, "steps": 90, "lengths": (256, 512)}
+# Orbax's readers complain about a closed event loop after a file turns out to be damaged.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 IDENTITY = RunIdentity(CONFIG, tokenizer_fingerprint="t" * 64, reference_fingerprint="r" * 64, seed=7)
 
 
