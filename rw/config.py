@@ -237,6 +237,16 @@ class RunConfig:
         for name in ("steps", "queries_per_batch", "rollouts_per_query"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        longest = self.protocol.prompt_limit + self.protocol.response_budget
+        for name, buckets in (
+            ("batch.length_buckets", self.batch.length_buckets),
+            ("engine.lengths", self.engine.lengths),
+        ):
+            if buckets[-1] < longest:
+                raise ConfigError(
+                    f"{name}={buckets} ends below protocol.prompt_limit + protocol.response_budget = {longest}: raise "
+                    "its last value, or lower the limits"
+                )
 
 
 def default_config() -> ml_collections.ConfigDict:

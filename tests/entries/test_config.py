@@ -70,6 +70,8 @@ def test_overrides_take_the_type_of_their_key():
         ("schedule.autonomous_from", "0", "need 0 <= cold_batches <= autonomous_from"),
         ("warmstart.mode_prior", "(1, 1, 1)", "three shares"),
         ("model.n_kv_heads", "3", "model.n_kv_heads=3"),
+        ("protocol.prompt_limit", "65", "batch.length_buckets=(384,) ends below"),
+        ("batch.length_buckets", "(1024, 383)", "in ascending order"),
     ],
 )
 def test_illegal_overrides_are_refused_in_one_line(key, text, says):
