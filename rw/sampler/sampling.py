@@ -114,16 +114,26 @@ def _inverse_cdf(weights: jax.Array, uniforms: jax.Array) -> tuple[jax.Array, ja
     width = _block_width(size)
     blocks = -(-size // width)
     table = jnp.pad(weights, ((0, 0), (0, blocks * width - size))).reshape(rows, blocks, width)
-    upto = jnp.cumsum(jnp.sum(table, axis=-1), axis=-1)  # f32[W, blocks]
+    sums = jnp.sum(table, axis=-1)
+    upto = jnp.cumsum(sums, axis=-1)  # f32[W, blocks]
     target = uniforms * upto[:, -1:]
     block = jnp.sum(upto[:, None, :] <= target[:, :, None], axis=-1)  # i32[W, N]
-    block = jnp.minimum(block, blocks - 1)
+    block = jnp.take_along_axis(_nearest_positive(sums), jnp.minimum(block, blocks - 1), axis=-1)
     before = jnp.where(block > 0, jnp.take_along_axis(upto, jnp.maximum(block - 1, 0), axis=-1), 0.0)
     inside = jnp.take_along_axis(table, block[:, :, None], axis=1)  # f32[W, N, width]
     place = jnp.sum(jnp.cumsum(inside, axis=-1) <= (target - before)[:, :, None], axis=-1)
-    # Rounding may point past the block's end; its last positive entry is what lies there.
-    last = jnp.max(jnp.where(inside > 0.0, jnp.arange(width), 0), axis=-1)
-    return (block * width + jnp.minimum(place, last)).astype(jnp.int32), upto[:, -1]
+    place = jnp.minimum(place, width - 1)[:, :, None]
+    place = jnp.take_along_axis(_nearest_positive(inside), place, axis=-1)[:, :, 0]
+    return (block * width + place).astype(jnp.int32), upto[:, -1]
+
+
+def _nearest_positive(values: jax.Array) -> jax.Array:
+    """i32[..., n]: for each place of `values` f32[..., n] the last positive entry up to it, else the first one after.
+
+    A parallel cumulative sum may rise by one rounding where it adds a zero, and a draw may fall into that step.
+    """
+    place = jnp.where(values > 0.0, jnp.arange(values.shape[-1]), -1)
+    return jnp.maximum(jax.lax.cummax(place, axis=place.ndim - 1), jnp.argmax(values > 0.0, axis=-1, keepdims=True))
 
 
 def _block_width(size: int) -> int:

@@ -81,6 +81,20 @@ def test_greedy_takes_the_first_best_real_token():
     np.testing.assert_allclose(logprobs, want, rtol=1e-6)
 
 
+def test_a_token_without_weight_is_never_drawn():
+    """Draws exactly on, and one rounding beside, the borders between tokens; most blocks hold no weight at all."""
+    random = np.random.default_rng(0)
+    weights, uniforms = np.zeros((64, 1344), np.float32), np.zeros((64, 192), np.float32)
+    for row, draws in zip(weights, uniforms, strict=True):
+        row[random.choice(1344, 40, replace=False)] = np.exp(-random.exponential(5, 40))
+        borders = (np.cumsum(row, dtype=np.float64) / row.sum(dtype=np.float64)).astype(np.float32)
+        beside = [np.nextafter(borders, side) for side in np.float32([-1, 2])]
+        borders = np.unique(np.concatenate([borders, *beside]))
+        draws[:] = np.resize(borders[(borders >= 0) & (borders < 1)], 192)
+    ids, _ = jax.jit(sampling._inverse_cdf)(weights, uniforms)
+    assert np.take_along_axis(weights, np.asarray(ids), axis=1).min() > 0
+
+
 @pytest.mark.parametrize("top_p", [0.95, 1.0])
 def test_logprob_is_the_log_softmax_at_temperature_over_the_whole_vocabulary(top_p):
     logits = jax.random.normal(jax.random.PRNGKey(4), (64, 1000)) * 3
