@@ -145,8 +145,8 @@ class Trainer:
         )
         self.metrics = metrics.MetricWriter(parts.workdir.path, tensorboard=config.log.tensorboard)
         self.trajectories = TrajectoryWriter(parts.workdir.path, parts.codec, config.log.trajectory_arrays)
-        self.state: TrainState | None = init_state(self.learner.placement.params(initial), self.optimizer, config.seed)
-
+        self._initial_state = init_state(self.learner.placement.params(initial), self.optimizer, config.seed)
+        self.state: TrainState | None = None  # from `resume` on; never while an update consumes it
         self.spent_usd = 0.0  # on accepted calls since step 1, at the frozen prices
 
     @property
@@ -163,7 +163,7 @@ class Trainer:
         return self
 
     async def __aexit__(self, *_) -> None:
-        """Saves what the last checkpoint lacks, unless a failed update has consumed the state; closes everything."""
+        """Saves what the last checkpoint lacks, unless there is no state to save; closes everything."""
         try:
             if self.state is not None:
                 await self.parts.device.run(self.checkpoints.save, self.state)
@@ -174,9 +174,9 @@ class Trainer:
 
     async def resume(self) -> None:
         """Takes up the newest checkpoint, if there is one; rows of steps after it are set aside."""
-        restored = await self.parts.device.run(self.checkpoints.restore, self.state)
-        if restored is not None:
-            self.state = restored
+        template, self._initial_state = self._initial_state, None
+        restored = await self.parts.device.run(self.checkpoints.restore, template)
+        self.state = template if restored is None else restored
         self.parts.workdir.write_config(as_dict(self.config))
         self.metrics.resume(self.version)
         self.spent_usd = self.metrics.last_row.get("cost/total", 0.0)
@@ -250,7 +250,7 @@ class Trainer:
         )
         row |= {f"sampler/{name}": value for name, value in self.engine.stats().items()}
         row |= {"rho_b": plan.forced_ratio, "data/batch_index": plan.data_batch_index}
-        row |= {"data/unique_queries": len(plan.queries), "policy_version": self.version}
+        row |= {"data/unique_queries": len(plan.queries)}
         self.spent_usd = row["cost/total"]
         if config.log.trajectories_every and step % config.log.trajectories_every == 0:
             self.trajectories.write(step, groups, batch.rewards)

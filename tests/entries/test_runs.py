@@ -185,9 +185,11 @@ def test_a_checkpoint_of_another_config_is_refused(reference, run, warm, tmp_pat
     workdir = tmp_path / "run"
     shutil.copytree(reference[0], workdir)
     before = (workdir / "metrics.jsonl").read_bytes()
+    kept = sorted(path.name for path in (workdir / "checkpoints").iterdir())
     failed = run("train", workdir, f"--config.init.path={warm}", override, expect=2)
     assert says in failed.stderr and len(failed.stderr.strip().splitlines()) == 1
     assert (workdir / "metrics.jsonl").read_bytes() == before
+    assert sorted(path.name for path in (workdir / "checkpoints").iterdir()) == kept
 
 
 def test_a_workdir_in_use_is_refused(run, tmp_path):
