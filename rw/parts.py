@@ -113,12 +113,15 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
         scorer = await stack.enter_async_context(Scorer(timeout_s=config.rollout.scorer_timeout_s))
         device = DeviceThread()
         stack.callback(device.close)
+        protocol = RouterProtocol(codec, Prompts.load(config.protocol.templates), cards, config.protocol)
+        queries = query_batches(config)
+        check_prompts(protocol, queries, config.steps, config.queries_per_batch)
         yield Parts(
             config=config,
             workdir=workdir,
             codec=codec,
-            protocol=RouterProtocol(codec, Prompts.load(config.protocol.templates), cards, config.protocol),
-            queries=query_batches(config),
+            protocol=protocol,
+            queries=queries,
             worker_ids=tuple(card.id for card in cards),
             client=client,
             ledger=ledger,
@@ -207,6 +210,19 @@ def query_batches(config: RunConfig) -> QueryBatches:
     if config.queries_per_batch > len(train):
         raise DataError(f"queries_per_batch={config.queries_per_batch} is more than the {len(train)} training queries")
     return lambda b, size: [train[index] for index in batch_indices(config.seed, b, len(train), size)]
+
+
+def check_prompts(protocol: RouterProtocol, queries: QueryBatches, batches: int, size: int) -> None:
+    """Raises DataError for the first query of batches 0, …, `batches` - 1 whose prompt is over the limit.
+
+    A prompt is never cut, so such a query would end the run in its step; it must do so before anything is spent.
+    """
+    seen: set[str] = set()
+    for b in range(batches):
+        new = [query for query in queries(b, size) if query.prompt not in seen]
+        for query in new:
+            protocol.check_fits(query)
+        seen.update(query.prompt for query in new)
 
 
 def open_mesh(config: RunConfig) -> jax.sharding.Mesh | None:

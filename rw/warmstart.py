@@ -26,7 +26,7 @@ from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import init_state
 from rw.learner.supervised import SupervisedConfig, SupervisedLearner
 from rw.model.qwen3 import init_params
-from rw.parts import Parts, run_interruptible
+from rw.parts import Parts, check_prompts, run_interruptible
 from rw.sampler.scripted import ScriptedSampler
 from rw.simulation.policies import HabitPolicy, Policy, opinions, script
 from rw.types import Query, Status, TrainState, Trajectory
@@ -84,6 +84,7 @@ def identity(parts: Parts) -> dict[str, Any]:
 async def make_warm_start(parts: Parts, interrupts: Interrupts) -> Any:
     """Trains from random parameters; the next batch is rolled out while the device learns the present one."""
     config = parts.config.warmstart
+    check_prompts(parts.protocol, parts.queries, config.steps, config.queries_per_batch)
     optimizer = Optimizer(
         OptimizerConfig(learning_rate=config.learning_rate, schedule="cosine", total_steps=config.steps)
     )

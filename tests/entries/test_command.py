@@ -1,12 +1,18 @@
 """The `rw` command: arguments, one-line errors with their exit codes, and a workdir that only one run may use."""
 
+import dataclasses
 import os
 import pathlib
 
 import pytest
 
 from rw import cli
-from rw.errors import ConfigError, WorkdirError
+from rw.config import load_config
+from rw.errors import ConfigError, DataError, WorkdirError
+from rw.parts import check_prompts, load_codec
+from rw.protocol.dialogue import RouterProtocol
+from rw.protocol.prompts import Prompts
+from rw.simulation import queries, skills
 from rw.workdir import Workdir
 
 TINY = str(pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py")
@@ -71,3 +77,24 @@ def test_workdir_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WorkdirError, match="cannot use workdir"):
         Workdir(tmp_path / "file" / "run")
+
+
+def test_prompt_over_the_limit_ends_the_run_before_anything_is_spent(capsys, tmp_path):
+    workdir = tmp_path / "w"
+    command = ["train", "--config", TINY, "--workdir", str(workdir), "--config.protocol.prompt_limit=34"]
+    assert cli.main(command) == 2
+    said = capsys.readouterr()
+    reason = "query 'sim-train-000003': its prompt takes 35 tokens, over prompt_limit 34"
+    assert (said.out, said.err) == ("", f"rw train: error: {reason}\n")
+    assert (workdir / "ledger.jsonl").read_text() == "" and not (workdir / "warmstart").exists()
+
+
+def test_prompts_of_later_batches_are_checked_too():
+    config = load_config(TINY)
+    protocol = RouterProtocol(load_codec("quickstart"), Prompts.load("short"), skills.cards(), config.protocol)
+    short = queries.query(0, "train", 0)
+    long = dataclasses.replace(short, id="long-1", prompt="word " * 100)
+    batches = [[short], [short, long]]
+    check_prompts(protocol, lambda b, size: batches[b], 1, 2)
+    with pytest.raises(DataError, match="query 'long-1': its prompt takes .* tokens, over prompt_limit 64"):
+        check_prompts(protocol, lambda b, size: batches[b], 2, 2)
