@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import hashlib
 import json
 import logging
@@ -202,11 +203,17 @@ class _LogicalCall:
                 if len(body) > self._config.max_body_bytes:
                     response.close()  # or the connection would be kept to read the rest
                     return Failure(FailureCause.BAD_RESPONSE, f"a body over {self._config.max_body_bytes} bytes")
-            key = self._client._keys[self._worker.id]
-            if key is not None:  # servers echo keys in error messages, and messages end in logs and ledgers
-                body = body.replace(key.encode(), b"***")
             retry_after_s = parse_retry_after(response.headers.get("Retry-After"), self._client._wall_clock())
-            return read_reply(response.status, response.headers.get("Content-Type", ""), bytes(body), retry_after_s)
+            answer = response.status, response.headers.get("Content-Type", "")
+            outcome = read_reply(*answer, bytes(body), retry_after_s)
+            key = self._client._keys[self._worker.id]
+            if isinstance(outcome, Reply) or key is None:  # a reply stays as it is, though a short key may occur in it
+                return outcome
+            # Servers echo keys in error messages, and messages end in logs and ledgers. The key goes before the message
+            # is cut to length, or a part of it could stay.
+            masked = read_reply(*answer, bytes(body).replace(key.encode(), b"***"))
+            message = masked.message if isinstance(masked, Failure) else "an unreadable answer"
+            return dataclasses.replace(outcome, message=message.replace(key, "***"))
 
     def _body(self) -> dict[str, Any]:
         worker = self._worker

@@ -541,6 +541,40 @@ async def test_keys_go_to_their_own_worker_only(monkeypatch):
     assert seen == [("ma", "Bearer sk-a", None), ("mb", None, "3/1/4/2/0")]
 
 
+@pytest.mark.parametrize("key", ["EMPTY", "none", "null", "content"])
+async def test_short_key_masks_nothing_in_a_reply(key, monkeypatch):
+    """Local servers take any key; such words occur in replies, and in the JSON around them."""
+    monkeypatch.setenv("TEST_WORKER_KEY", key)
+    text = f"The set is EMPTY, none of the content is null; {key}."
+
+    async def reply(req):
+        message = {"content": text, "refusal": None}
+        usage = {"prompt_tokens": 30, "completion_tokens": 7}
+        return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+
+    async with raw_server(reply) as base_url:
+        client = virtual_client(base_url, key_env="TEST_WORKER_KEY")
+        call = await client.call(request())
+        await client.close()
+    assert (call.status, call.output, call.attempts) == (CallStatus.OK, text, 1)
+    assert call.cost_usd == pytest.approx(COST_USD)
+
+
+@pytest.mark.parametrize("padding", [0, 90, 110, 280])
+async def test_key_in_a_long_error_is_masked_before_the_message_is_cut(padding, monkeypatch, tmp_path):
+    monkeypatch.setenv("TEST_WORKER_KEY", "sk-very-secret-1234")
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+
+    async def refuse(req):
+        return web.Response(status=400, text="x" * padding + " sk-very-secret-1234")
+
+    async with raw_server(refuse) as base_url:
+        client = virtual_client(base_url, ledger, key_env="TEST_WORKER_KEY")
+        call = await client.call(request())
+        await client.close()
+    assert call.failure == "client_error" and "sk-" not in ledger.path.read_text()
+
+
 async def test_refusal_inside_a_200_stops_the_run_too():
     async def no_credits(req):
         return web.Response(
