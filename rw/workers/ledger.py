@@ -2,7 +2,8 @@
 
 Two kinds of lines, both with run, step, group, rollout, turn, call and worker:
     attempt  one for every reply that reported usage, accepted or not: their sum is what was spent;
-    call     one for every logical call that sent anything: the accepted ones sum to what trajectories count as C.
+    call     one for every logical call that sent anything: the accepted ones sum to what trajectories count as C. A
+             step that is run again after a kill books its calls again; the last line of a call is the one that counts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 
 from rw.errors import WorkdirError
 from rw.types import CallId, CallStatus
+
+_IDENTITY = ("run", *(field.name for field in dataclasses.fields(CallId)))
 
 
 class Ledger:
@@ -108,5 +111,6 @@ def spent_usd(records: Iterable[Mapping[str, Any]]) -> float:
 
 
 def booked_usd(records: Iterable[Mapping[str, Any]]) -> float:
-    """The accepted logical calls."""
-    return sum(record["cost_usd"] or 0.0 for record in records if record["kind"] == "call" and record["accepted"])
+    """The accepted logical calls, each once: by the last of its lines, since a step may have been run again."""
+    last = {tuple(record[name] for name in _IDENTITY): record for record in records if record["kind"] == "call"}
+    return sum(record["cost_usd"] or 0.0 for record in last.values() if record["accepted"])

@@ -1,6 +1,7 @@
 """Permits, prices and the ledger."""
 
 import asyncio
+import dataclasses
 import json
 
 import pytest
@@ -90,6 +91,17 @@ def test_ledger_appends_over_restarts_and_tolerates_a_torn_line(tmp_path):
         "worker": "w1",
     }
     assert (spent_usd(records), booked_usd(records)) == (0.5, 0.25)
+
+
+def test_a_call_of_a_step_that_is_run_again_is_paid_twice_and_booked_once(tmp_path):
+    ledger = Ledger(tmp_path / "l.jsonl")
+    for cost_usd in (0.25, 0.5):
+        ledger.attempt(CALL, "w1", 1, 10, 2, cost_usd, accepted=True)
+        ledger.call(CALL, "w1", CallStatus.OK, 1, 10, 2, cost_usd)
+    ledger.call(dataclasses.replace(CALL, call=6), "w1", CallStatus.OK, 1, 10, 2, 2.0)
+    ledger.close()
+    records, _ = read_ledger(ledger.path)
+    assert (spent_usd(records), booked_usd(records)) == (0.75, 2.5)
 
 
 def test_failed_and_cancelled_calls_are_booked_as_not_accepted(tmp_path):
