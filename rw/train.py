@@ -33,6 +33,7 @@ from rw.interrupts import Interrupts
 from rw.learner.batch import group_batch
 from rw.learner.checkpoint import Checkpoints, RunIdentity, load_params, save_params
 from rw.learner.optimizer import Optimizer
+from rw.learner.programs import check_not_diverged
 from rw.learner.publish import publish
 from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
@@ -197,6 +198,7 @@ class Trainer:
         row["perf/rollout_s"], row["perf/train_s"] = rolled_out - started, learnt - rolled_out
         row["perf/publish_s"], row["perf/step_s"] = finished - learnt, finished - started
         await self.record(plan, groups, row)
+        check_not_diverged(self.state)
         interrupts.check()
 
     async def roll_out(self, plan: BatchPlan) -> list[Group]:

@@ -100,13 +100,22 @@ def advance(state: TrainState) -> TrainState:
     return state._replace(step=state.step + 1, data_batch_index=state.data_batch_index + 1)
 
 
-def check_finite(state: TrainState) -> None:
-    """Says so where the update just made was skipped; raises TrainingDivergedError at the third in a row."""
+def say_if_skipped(state: TrainState) -> None:
+    """A warning where the update just made was skipped."""
     in_row, step = int(state.nonfinite_skips[0]), int(state.step)
     if in_row:
         logging.warning("step %d: loss or gradient is not finite; update skipped (%d in a row)", step, in_row)
+
+
+def check_not_diverged(state: TrainState) -> None:
+    """Raises TrainingDivergedError at the third skipped update in a row, and at every further one.
+
+    Not a part of the step, whose result is worth keeping: weights and moments are those of the last finite update.
+    """
+    in_row, step = int(state.nonfinite_skips[0]), int(state.step)
     if in_row >= MAX_NONFINITE_IN_A_ROW:
         raise TrainingDivergedError(
-            f"loss or gradient was not finite in {in_row} steps in a row, the last of them step {step}: "
-            "lower optimizer.learning_rate or look at the last trajectories, then continue from the last checkpoint"
+            f"loss or gradient was not finite in {in_row} steps in a row, the last of them step {step}: look at the "
+            "last trajectories; the same command goes on at the next batch, a lower optimizer.learning_rate needs a "
+            "new workdir"
         )

@@ -33,7 +33,7 @@ from rw.learner.diagnostics import TokenRecord, of_tokens
 from rw.learner.mode_support import ModeCandidates, SupportTerm, candidate_rows
 from rw.learner.optimizer import Optimizer
 from rw.learner.placement import Placement
-from rw.learner.programs import GradientSum, advance, check_finite, make_update, policy_logprobs
+from rw.learner.programs import GradientSum, advance, make_update, policy_logprobs, say_if_skipped
 from rw.model.config import ModelConfig
 from rw.types import Advantages, Group, GroupBatch, Mode, TokenCounts, TrainState
 
@@ -104,9 +104,6 @@ class Learner:
         Returns:
             (state with step and data position one further, metrics by name). Where every rollout is excluded, and where
             loss or gradient is not finite, parameters and moments are those given.
-
-        Raises:
-            TrainingDivergedError: the third non-finite step in a row.
         """
         with self.placement.scope():
             return self._step(state, groups, cold_start, support_coefficient, mode_candidates)
@@ -127,7 +124,7 @@ class Learner:
         metrics = {**terms, **of_tokens(records, self.config.loss)}
         if rows:
             state, update = self._update(state, total, jnp.asarray(value, jnp.float32))
-            check_finite(state)
+            say_if_skipped(state)
             metrics.update({name: float(x) for name, x in update.items()})
         else:
             state = advance(state)

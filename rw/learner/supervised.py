@@ -19,7 +19,14 @@ from rw.errors import ConfigError
 from rw.learner.batch import BatchConfig, empty_micro_batch, micro_batches, plain_rows, token_counts
 from rw.learner.optimizer import Optimizer
 from rw.learner.placement import Placement
-from rw.learner.programs import GradientSum, advance, check_finite, make_update, policy_logprobs
+from rw.learner.programs import (
+    GradientSum,
+    advance,
+    check_not_diverged,
+    make_update,
+    policy_logprobs,
+    say_if_skipped,
+)
 from rw.model.config import ModelConfig
 from rw.types import Segment, TokenCounts, TrainState, Trajectory
 
@@ -92,7 +99,8 @@ class SupervisedLearner:
             results = jax.device_get(results)
             loss = sum(float(value) for value, _ in results)
             state, update = self._update(state, total, jnp.asarray(loss, jnp.float32))
-        check_finite(state)
+        say_if_skipped(state)
+        check_not_diverged(state)
         metrics = {"loss/total": loss, "N_mode": float(counts.mode), "N_inner": float(counts.inner)}
         for index, (name, count) in enumerate((("loss/mode", counts.mode), ("loss/inner", counts.inner))):
             if count:

@@ -20,11 +20,18 @@ def rows(workdir, name="metrics.jsonl"):
 
 def final_params(workdir, step=4):
     """Leaves of the parameters in the checkpoint of a step, by name."""
+    return arrays(restored(workdir / "checkpoints" / str(step) / "state")["params"])
+
+
+def restored(path):
     import orbax.checkpoint as ocp
 
     with ocp.StandardCheckpointer() as reader:
-        state = reader.restore((workdir / "checkpoints" / str(step) / "state").absolute())
-    return {name: np.asarray(leaf) for name, leaf in state["params"].items()}
+        return reader.restore(path.absolute())
+
+
+def arrays(params):
+    return {name: np.asarray(leaf) for name, leaf in params.items()}
 
 
 def assert_same_params(workdir, other, step=4):
@@ -163,6 +170,23 @@ def test_sigterm_flushes_and_the_same_command_continues(reference, command, envi
     run("train", workdir, f"--config.init.path={warm}")
     assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4]
     assert_same_params(workdir, reference[0])
+
+
+@pytest.mark.full
+def test_a_run_that_diverges_keeps_what_it_has_and_can_go_on(run, warm, tmp_path):
+    workdir = tmp_path / "run"
+    overrides = (
+        f"--config.init.path={warm}",
+        "--config.advantage.function=tests.data.advantages_for_tests:broken",
+        "--config.checkpoint.every=10",
+    )
+    failed = run("train", workdir, *overrides, expect=3)
+    assert "not finite in 3 steps in a row, the last of them step 3" in failed.stderr.splitlines()[-1]
+    assert [row["nonfinite_skips"] for row in rows(workdir)] == [1, 2, 3]
+    assert len(list((workdir / "trajectories").iterdir())) == 3
+    params, initial = final_params(workdir, 3), arrays(restored(workdir / "reference" / "params"))
+    assert all(np.array_equal(params[name], initial[name]) for name in initial)
+    assert "step 3 of 4: 1 to go" in run("train", workdir, *overrides, expect=3).stdout
 
 
 def test_a_finished_run_says_so_and_more_steps_extend_it(reference, run, warm, tmp_path):
