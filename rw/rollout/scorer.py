@@ -39,7 +39,7 @@ class Scorer:
         Raises InfrastructureFailure(SCORER_FAULT) where the scorer raises, dies or takes too long.
         """
         async with self._places:
-            process = self._idle.pop() if self._idle else await self._start()
+            process = self._take_idle() or await self._start()
             try:
                 async with asyncio.timeout(self.timeout_s):
                     done, result = await _ask(process, (query.dataset, answer, query))
@@ -60,6 +60,15 @@ class Scorer:
         if not done:
             raise InfrastructureFailure(FailureCause.SCORER_FAULT, f"scorer {query.dataset} raised\n{result}")
         return result
+
+    def _take_idle(self) -> asyncio.subprocess.Process | None:
+        """An idle process that still lives, if any: what ended one while it waited is no fault of the next answer."""
+        while self._idle:
+            process = self._idle.pop()
+            if process.returncode is None:
+                return process
+            process.stdin.close()
+        return None
 
     async def _start(self) -> asyncio.subprocess.Process:
         search_path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)

@@ -61,6 +61,15 @@ async def test_scorer_faults_are_failures_and_the_next_answer_is_scored(dataset,
         assert (await score(query("exact"), "Lima")).correct
 
 
+async def test_process_that_died_while_idle_costs_no_verdict():
+    async with Scorer(SCORERS, processes=1) as score:
+        assert (await score(query("exact"), "Lima")).correct
+        (idle,) = score._idle
+        idle.kill()
+        await idle.wait()
+        assert (await score(query("exact"), "Lima")).correct
+
+
 async def test_no_process_outlives_its_scorer_or_its_time_limit():
     started = []
     async with Scorer(SCORERS, processes=2, timeout_s=20.0) as score:
