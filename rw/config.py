@@ -48,6 +48,14 @@ def require_one_of(key: str, value: str, allowed: Iterable[str]) -> None:
         raise ConfigError(f"{key}={value!r} is not one of {', '.join(allowed)}")
 
 
+def _require_at_least(section: object, path: str, least: float, *names: str) -> None:
+    """Raises ConfigError unless these fields of a section are `least` or more; None is no limit."""
+    for name in names:
+        value = getattr(section, name)
+        if value is not None and not value >= least:
+            raise ConfigError(f"{path}{name}={value} must be at least {least}")
+
+
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
     """Which queries a run trains on."""
@@ -58,6 +66,7 @@ class DataConfig:
 
     def __post_init__(self):
         require_one_of("data.source", self.source, ("simulated", "nq6"))
+        _require_at_least(self, "data.", 0, "test_queries")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +104,8 @@ class WarmstartConfig:
 
     def __post_init__(self):
         require_one_of("warmstart.policy", self.policy, ("habits", "opinions"))
+        _require_at_least(self, "warmstart.", 1, "steps", "queries_per_batch")
+        _require_at_least(self, "warmstart.", 0, "seed")
         prior = self.mode_prior
         if prior and (len(prior) != 3 or min(prior) < 0 or abs(sum(prior) - 1) > 1e-6):
             raise ConfigError(f"warmstart.mode_prior={prior} must be empty or three shares >= 0 that sum to 1")
@@ -118,6 +129,9 @@ class WorkersConfig:
                 f"workers.kind={self.kind!r} with {len(self.endpoints)} workers.endpoints: "
                 "kind 'http' needs at least one endpoint, the other kinds bring their own"
             )
+        _require_at_least(self, "workers.", 0, "world_seed", "latency_s")
+        if not 0 <= self.fault_rate <= 1:
+            raise ConfigError(f"workers.fault_rate={self.fault_rate} must lie in [0, 1]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,8 +186,15 @@ class RolloutConfig:
     """Episodes: how many at once and for how long."""
 
     concurrency: int = 256
-    deadline_s: float = 1800.0  # wall clock a rollout; not applied with deterministic=True
+    deadline_s: float | None = 1800.0  # wall clock a rollout; None: no limit; not applied with deterministic=True
     scorer_timeout_s: float = 60.0
+
+    def __post_init__(self):
+        _require_at_least(self, "rollout.", 1, "concurrency")
+        for name in ("deadline_s", "scorer_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"rollout.{name}={value} must be > 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +204,9 @@ class CheckpointConfig:
     every: int = 10
     keep: int = 3
 
+    def __post_init__(self):
+        _require_at_least(self, "checkpoint.", 1, "every", "keep")
+
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
@@ -191,6 +215,9 @@ class LogConfig:
     tensorboard: bool = True
     trajectories_every: int = 1  # steps; 0 writes none
     trajectory_arrays: bool = True  # token ids, segments and log-probs, which notebooks need
+
+    def __post_init__(self):
+        _require_at_least(self, "log.", 0, "trajectories_every")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,9 +261,13 @@ class RunConfig:
     mesh: MeshConfig = MeshConfig()
 
     def __post_init__(self):
-        for name in ("steps", "queries_per_batch", "rollouts_per_query"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        _require_at_least(self, "", 1, "steps", "queries_per_batch", "rollouts_per_query")
+        _require_at_least(self, "", 0, "seed")
+        if self.workers.kind != "http" and (self.data.source == "simulated") != (self.workers.kind == "simulated"):
+            raise ConfigError(
+                f"workers.kind={self.workers.kind!r} cannot answer the questions of data.source={self.data.source!r}: "
+                "'simulated' belongs to 'simulated', 'replay' to 'nq6'"
+            )
         longest = self.protocol.prompt_limit + self.protocol.response_budget
         for name, buckets in (
             ("batch.length_buckets", self.batch.length_buckets),

@@ -41,13 +41,16 @@ def test_overrides_take_the_type_of_their_key():
             ("optimizer.learning_rate", "1"),
             ("deterministic", "false"),
             ("data.source", "nq6"),
+            ("workers.kind", "replay"),
+            ("rollout.deadline_s", "None"),
             ("warmstart.mode_prior", "(0.98, 0.01, 0.01)"),
             ("client.call_deadline_s", "None"),
         ],
     )
     assert config.steps == 7 and config.deterministic is False and config.data.source == "nq6"
     assert config.optimizer.learning_rate == 1.0 and isinstance(config.optimizer.learning_rate, float)
-    assert config.warmstart.mode_prior == (0.98, 0.01, 0.01) and config.client.call_deadline_s is None
+    assert config.warmstart.mode_prior == (0.98, 0.01, 0.01)
+    assert config.client.call_deadline_s is None and config.rollout.deadline_s is None
 
 
 @pytest.mark.parametrize(
@@ -72,6 +75,20 @@ def test_overrides_take_the_type_of_their_key():
         ("model.n_kv_heads", "3", "model.n_kv_heads=3"),
         ("protocol.prompt_limit", "65", "batch.length_buckets=(384,) ends below"),
         ("batch.length_buckets", "(1024, 383)", "in ascending order"),
+        ("seed", "-1", "seed=-1 must be at least 0"),
+        ("checkpoint.every", "0", "checkpoint.every=0 must be at least 1"),
+        ("checkpoint.keep", "0", "checkpoint.keep=0 must be at least 1"),
+        ("log.trajectories_every", "-1", "log.trajectories_every=-1 must be at least 0"),
+        ("data.test_queries", "-1", "data.test_queries=-1 must be at least 0"),
+        ("warmstart.steps", "0", "warmstart.steps=0 must be at least 1"),
+        ("warmstart.queries_per_batch", "0", "warmstart.queries_per_batch=0 must be at least 1"),
+        ("workers.latency_s", "-0.1", "workers.latency_s=-0.1 must be at least 0"),
+        ("workers.fault_rate", "2", "workers.fault_rate=2.0 must lie in [0, 1]"),
+        ("rollout.concurrency", "0", "rollout.concurrency=0 must be at least 1"),
+        ("rollout.deadline_s", "0", "rollout.deadline_s=0.0 must be > 0"),
+        ("rollout.scorer_timeout_s", "-1", "rollout.scorer_timeout_s=-1.0 must be > 0"),
+        ("data.source", "nq6", "workers.kind='simulated' cannot answer the questions of data.source='nq6'"),
+        ("workers.kind", "replay", "workers.kind='replay' cannot answer the questions of data.source='simulated'"),
     ],
 )
 def test_illegal_overrides_are_refused_in_one_line(key, text, says):
