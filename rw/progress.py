@@ -35,13 +35,20 @@ def rollouts(step: int) -> Iterator[Callable[[Progress], None]]:
 
 
 def step_line(row: Mapping[str, Any], step: int, steps: int, cold_start: bool) -> str:
-    """One step in one line; `-` stands for what the step could not measure."""
+    """One step in one line; `-` stands for what the step could not measure.
+
+    Exclusions that hit one mode more than twice as often as another are told by mode: they bias the choice of modes.
+    """
     phase = "cold" if cold_start else "free" if row["rho_b"] == 0 else f"rho {row['rho_b']:.2f}"
-    sampled = "/".join(_number(row, f"mode/sampled_freq/{word}", ".2f") for word in ("single", "multi", "agentic"))
+    sampled, lost = (
+        "/".join(_number(row, f"{name}/{word}", ".2f") for word in ("single", "multi", "agentic"))
+        for name in ("mode/sampled_freq", "infra/excluded_frac")
+    )
+    uneven = f" (uneven by mode: {lost})" if row.get("infra/excluded_unevenly") else ""
     return (
         f"step {step}/{steps} {phase:<8} accuracy {_number(row, 'accuracy', '.3f')}"
         f"  invalid {_number(row, 'invalid/total', '.2f')}  excluded {_number(row, 'infra/excluded_frac', '.2f')}"
-        f"  modes {sampled}  cost {_number(row, 'cost/per_rollout', '.2e')} USD"
+        f"{uneven}  modes {sampled}  cost {_number(row, 'cost/per_rollout', '.2e')} USD"
         f"  kl {_number(row, 'loss/kl', '.4f')}  grad {_number(row, 'grad_norm', '.3f')}"
         f"  {row['perf/step_s']:.2f} s (rollout {row['perf/rollout_s']:.2f}, train {row['perf/train_s']:.2f})"
     )

@@ -1,0 +1,33 @@
+"""The line that a step prints."""
+
+from rw.progress import step_line
+
+ROW = {
+    "rho_b": 0.5,
+    "accuracy": 0.25,
+    "invalid/total": 0.125,
+    "infra/excluded_frac": 0.1,
+    "infra/excluded_frac/single": 0.05,
+    "infra/excluded_frac/agentic": 0.15,
+    "infra/excluded_unevenly": 0.0,
+    "mode/sampled_freq/single": 0.5,
+    "mode/sampled_freq/multi": 0.25,
+    "mode/sampled_freq/agentic": 0.25,
+    "cost/per_rollout": 0.002,
+    "loss/kl": 0.0,
+    "perf/step_s": 3.0,
+    "perf/rollout_s": 2.0,
+    "perf/train_s": 1.0,
+}
+
+
+def test_a_step_in_one_line():
+    assert step_line(ROW, 7, 90, cold_start=False) == (
+        "step 7/90 rho 0.50 accuracy 0.250  invalid 0.12  excluded 0.10  modes 0.50/0.25/0.25  cost 2.00e-03 USD"
+        "  kl 0.0000  grad -  3.00 s (rollout 2.00, train 1.00)"
+    )
+
+
+def test_uneven_exclusions_are_told_by_mode():
+    line = step_line(ROW | {"infra/excluded_unevenly": 1.0}, 7, 90, cold_start=True)
+    assert "step 7/90 cold " in line and "  excluded 0.10 (uneven by mode: 0.05/-/0.15)  modes" in line
