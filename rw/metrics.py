@@ -241,7 +241,7 @@ def length_metrics(groups: Sequence[Group]) -> Metrics:
             result[f"len/{name}/mean"] = float(np.mean(values))
             result[f"len/{name}/p95"] = float(np.percentile(values, 95))
             result[f"len/{name}/max"] = float(np.max(values))
-    causes = [t.cause if t.status is Status.EXHAUSTED else t.violation for t in trajectories]
+    causes = [t.violation or t.cause for t in trajectories]  # exhausted ones may count as invalid, without a violation
     return result | _shares("len/truncated_frac", causes, TRUNCATIONS)
 
 

@@ -150,6 +150,16 @@ def test_truncations_are_told_apart_by_cause():
     assert result["len/truncated_frac/mode_truncated"] == 0.125
 
 
+def test_an_exhausted_rollout_that_counts_as_invalid_is_still_a_truncated_one():
+    rollouts = [rollout(status=Status.TERMINAL_INVALID, cause="response_budget"), rollout(), failed(cause="timeout")]
+    shares = {name: value for name, value in metrics.length_metrics([group(*rollouts)]).items() if "truncated" in name}
+    assert shares == {
+        "len/truncated_frac/mode_truncated": 0.0,
+        "len/truncated_frac/response_budget": 1 / 3,
+        "len/truncated_frac/turns": 0.0,
+    }
+
+
 # Validity
 
 
