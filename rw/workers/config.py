@@ -32,7 +32,7 @@ class WorkerEndpoint:
     temperature: float = 0.2
     seed: int | None = 42  # providers may ignore it; None sends none
     max_concurrent: int = 64  # requests in flight to this Worker
-    send_call_header: bool = False  # name the call in x-rw-call: for simulated Workers, never for real ones
+    send_call_header: bool = False  # name the call in x-rw-call: for Workers on loopback, never for real ones
 
     def __post_init__(self):
         if not self.id:

@@ -74,7 +74,10 @@ def find_question(content: str, known: Mapping[str, object]) -> str | None:
 
 
 def recorded_endpoints(base_url: str, workers: Sequence[RecordedWorker]) -> tuple[WorkerEndpoint, ...]:
-    """Endpoints of a served pool, priced so that a call costs what was recorded."""
+    """Endpoints of a served pool, priced so that a call costs what was recorded.
+
+    Calls are named, since rollouts of one query send equal requests: a call's latency and faults must be its own.
+    """
     return tuple(
         WorkerEndpoint(
             id=worker.id,
@@ -83,6 +86,7 @@ def recorded_endpoints(base_url: str, workers: Sequence[RecordedWorker]) -> tupl
             model=worker.model,
             input_price=0.0,
             output_price=worker.output_price,
+            send_call_header=True,
         )
         for worker in workers
     )

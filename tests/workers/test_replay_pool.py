@@ -7,10 +7,12 @@ import pytest
 from rw.data.replay import NQ6_MODELS, load_nq6
 from rw.protocol.prompts import Prompts
 from rw.types import CallId, CallStatus, Role
-from rw.workers.http import HttpWorkerClient
+from rw.workers.http import ClientConfig, HttpWorkerClient
 from rw.workers.interface import WorkerRequest
+from rw.workers.loopback import Fault
 from rw.workers.pricing import PriceTable
 from rw.workers.replay_pool import find_question, recorded_endpoints, serve_recorded
+from rw.workers.retry import RetryPolicy
 
 MULTI = (
     "Question:\n{prompt}\n\nTask:\nQuestion:\nwho was the first king?\n\nPrevious reply:\nI do not know.\n\n"
@@ -49,6 +51,23 @@ async def test_all_recorded_calls_come_back_with_their_text_and_cost():
     assert [call.output for call in calls] == [answer.text for answer in recorded]
     assert max(abs(call.cost_usd - answer.cost_usd) for call, answer in zip(calls, recorded, strict=True)) < 1e-12
     assert {call.input_tokens for call in calls} == {0}
+
+
+async def test_equal_requests_of_two_rollouts_have_faults_of_their_own():
+    """Both fail once and are answered, whichever comes first: attempts are counted by call, not by request."""
+    queries, _, answers = load_nq6()
+    server = await serve_recorded(answers, faults=lambda call, attempt: Fault.HTTP_500 if attempt == 1 else None)
+    endpoints = recorded_endpoints(server.base_url, NQ6_MODELS)
+    config = ClientConfig(retry=RetryPolicy(backoff_s=0.001))
+    client = HttpWorkerClient(endpoints, PriceTable.from_endpoints(endpoints), None, config)
+    content = f"Question:\n{queries[0].prompt}\n\nTask:\nanswer"
+    requests = [
+        WorkerRequest(CallId(1, 0, rollout, 1, 0), "worker_1", "n1", None, (), "answer", content) for rollout in (0, 1)
+    ]
+    calls = await asyncio.gather(*map(client.call, requests))
+    await client.close()
+    await server.close()
+    assert [(call.status, call.attempts) for call in calls] == [(CallStatus.OK, 2)] * 2
 
 
 async def test_unknown_question_is_a_client_error_in_clear_words():
