@@ -35,7 +35,8 @@ def get_config():
 
     config.init.source = "warmstart"
     config.warmstart.policy = "habits"
-    config.warmstart.steps = 170
+    config.warmstart.steps = 220
+    config.warmstart.learning_rate = 6e-3
 
     config.protocol.templates = "short"
     config.protocol.agentic_rules = "paper"

@@ -25,7 +25,8 @@ def frame(message: Any) -> bytes:
 
 def main(scorers: str) -> None:
     """Serves the mapping named `module:attribute` until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a step is over
+    for number in (signal.SIGINT, signal.SIGTERM):  # may come to the whole group; the parent decides when a step is over
+        signal.signal(number, signal.SIG_IGN)
     requests = sys.stdin.buffer
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a scorer prints goes to standard error, not between the replies

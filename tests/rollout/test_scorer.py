@@ -1,7 +1,9 @@
 """Scorers in processes of their own: verdicts come back, faults become typed failures, nothing hangs."""
 
 import asyncio
+import os
 import pathlib
+import signal
 import time
 
 import pytest
@@ -34,6 +36,14 @@ async def test_a_process_serves_many_answers_whatever_scorers_print():
         first = await score(query("process_id"), "x")
         assert (await score(query("noisy"), "x")).correct
         assert await score(query("process_id"), "x") == first
+
+
+async def test_a_signal_to_the_whole_process_group_leaves_scoring_to_the_parent():
+    async with Scorer(SCORERS, processes=1) as score:
+        child = await score(query("process_id"), "x")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(int(child.detail), number)
+        assert await score(query("process_id"), "x") == child
 
 
 async def test_scorer_processes_do_not_load_jax():
