@@ -20,29 +20,25 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from rw import metrics, progress
 from rw.cli import run_entry
 from rw.config import RunConfig, as_dict, load_config
 from rw.core import schedule
 from rw.core.advantages import AdvantageConfig
 from rw.core.diagnostics import group_metrics, reward_metrics
-from rw.errors import CheckpointError
+from rw.initial import initial_router
 from rw.interrupts import Interrupts
 from rw.learner.batch import group_batch
-from rw.learner.checkpoint import Checkpoints, RunIdentity, load_params, save_params
+from rw.learner.checkpoint import Checkpoints, RunIdentity
 from rw.learner.optimizer import Optimizer
 from rw.learner.programs import check_not_diverged
 from rw.learner.publish import publish
 from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
-from rw.model.qwen3 import init_params
 from rw.parts import Parts, open_mesh, run_interruptible
 from rw.rollout.record import TrajectoryWriter
 from rw.sampler.engine import SamplerEngine
 from rw.types import Group, Mode, Query, TrainState
-from rw.warmstart import warm_start
 
 MAY_CHANGE = ("steps", "checkpoint.*", "log.*", "rollout.*", "client.*", "workers.latency_*", "workers.fault_rate")
 
@@ -95,34 +91,6 @@ def plan_batch(parts: Parts, data_batch_index: int) -> BatchPlan:
         support_coefficient=schedule.support_coefficient(data_batch_index, config.support.coefficient, *bounds),
         cold_start=schedule.is_cold_start(data_batch_index, bounds[0]),
     )
-
-
-async def initial_router(parts: Parts, interrupts: Interrupts) -> Any:
-    """Parameters of the frozen initial router, kept in <workdir>/reference: made once, then only read."""
-    config, path = parts.config, parts.workdir.file("reference")
-    if path.exists():
-        params, _ = await parts.device.run(load_params, path)
-        return params
-    if config.init.source == "random":
-        params = await parts.device.run(init_params, jax.random.key(config.seed), config.model)
-    elif config.init.source == "params":
-        params, metadata = await parts.device.run(load_params, config.init.path)
-        check_tokenizer(parts, config.init.path, metadata)
-    else:
-        params = await warm_start(parts, interrupts)
-    metadata = {"tokenizer_fingerprint": parts.codec.fingerprint}
-    await parts.device.run(save_params, path, params, metadata)
-    return params
-
-
-def check_tokenizer(parts: Parts, path: str, metadata: dict[str, Any]) -> None:
-    """Raises CheckpointError where saved parameters belong to another tokenizer."""
-    stored = metadata.get("tokenizer_fingerprint")
-    if stored != parts.codec.fingerprint:
-        raise CheckpointError(
-            f"the parameters at {path} were trained with tokenizer {str(stored)[:16]}…, this config has "
-            f"{parts.codec.fingerprint[:16]}…; set tokenizer.path to the former, or init.path to other parameters"
-        )
 
 
 class Trainer:

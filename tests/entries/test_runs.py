@@ -216,6 +216,27 @@ def test_a_checkpoint_of_another_config_is_refused(reference, run, warm, tmp_pat
     assert sorted(path.name for path in (workdir / "checkpoints").iterdir()) == kept
 
 
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["--config.model.d_model=64"], "model.d_model: 48 → 64; use a new workdir"),
+        (["--config.tokenizer.path=qwen3", "--config.model.vocab_size=151936"], "tokenizer_fingerprint: "),
+        (["--config.init.source=random"], "init.source: warmstart → random"),
+    ],
+)
+def test_a_run_without_a_checkpoint_remembers_its_initial_router(reference, run, warm, tmp_path, overrides, says):
+    workdir = tmp_path / "run"
+    shutil.copytree(reference[0] / "reference", workdir / "reference")
+    failed = run("train", workdir, f"--config.init.path={warm}", *overrides, expect=2)
+    assert says in failed.stderr and len(failed.stderr.strip().splitlines()) == 1
+
+
+def test_parameters_of_another_shape_are_refused(run, warm, tmp_path):
+    overrides = (f"--config.init.path={warm}", "--config.init.source=params", "--config.model.d_ff=64")
+    failed = run("train", tmp_path / "run", *overrides, expect=2)
+    assert "model.layers.mlp.down_proj.weight is (2, 96, 48) there and (2, 64, 48) in the config" in failed.stderr
+
+
 def test_a_workdir_in_use_is_refused(run, tmp_path):
     from rw.workdir import Workdir
 

@@ -1,0 +1,83 @@
+"""The initial router of a run, which is also its frozen reference: made once, kept in <workdir>/reference, then read.
+
+It is kept because what it was made from may change or go; and it is checked, because a run that was stopped before its
+first checkpoint has nothing else that remembers its config.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+
+from rw.config import as_dict
+from rw.errors import CheckpointError
+from rw.interrupts import Interrupts
+from rw.learner.checkpoint import config_changes, load_params, save_params
+from rw.model.config import ModelConfig
+from rw.model.qwen3 import init_params
+from rw.parts import Parts
+from rw.warmstart import warm_start
+
+# The parts of a config that decide what it is, by init.source.
+DECIDED_BY = {"random": ("seed",), "params": (), "warmstart": ("warmstart", "protocol")}
+
+
+async def initial_router(parts: Parts, interrupts: Interrupts) -> Any:
+    """Its parameters. Raises CheckpointError where those that are there belong to another config."""
+    config, path = parts.config, parts.workdir.file("reference")
+    if path.exists():
+        params, metadata = await parts.device.run(load_params, path)
+        check_origin(path, metadata, origin(parts))
+        check_shapes(path, params, config.model)
+        return params
+    if config.init.source == "random":
+        params = await parts.device.run(init_params, jax.random.key(config.seed), config.model)
+    elif config.init.source == "params":
+        params, metadata = await parts.device.run(load_params, config.init.path)
+        check_tokenizer(parts, config.init.path, metadata)
+        check_shapes(config.init.path, params, config.model)
+    else:
+        params = await warm_start(parts, interrupts)
+    await parts.device.run(save_params, path, params, origin(parts))
+    return params
+
+
+def origin(parts: Parts) -> dict[str, Any]:
+    """What the initial router was made from, as plain JSON values."""
+    config = as_dict(parts.config)
+    decisive = {key: config[key] for key in ("model", "init", *DECIDED_BY[parts.config.init.source])}
+    return json.loads(json.dumps({"tokenizer_fingerprint": parts.codec.fingerprint, **decisive}))
+
+
+def check_origin(path: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Raises CheckpointError, with every difference, where a kept router was made from something else."""
+    changes = config_changes({key: value for key, value in stored.items() if key != "format_version"}, wanted)
+    if changes:
+        raise CheckpointError(
+            f"the initial router {path} was made with another config: {'; '.join(changes)}; use a new workdir"
+        )
+
+
+def check_tokenizer(parts: Parts, path: str, metadata: dict[str, Any]) -> None:
+    """Raises CheckpointError where saved parameters belong to another tokenizer."""
+    stored = metadata.get("tokenizer_fingerprint")
+    if stored != parts.codec.fingerprint:
+        raise CheckpointError(
+            f"the parameters at {path} were trained with tokenizer {str(stored)[:16]}…, this config has "
+            f"{parts.codec.fingerprint[:16]}…; set tokenizer.path to the former, or init.path to other parameters"
+        )
+
+
+def check_shapes(path: str | pathlib.Path, params: Any, model: ModelConfig) -> None:
+    """Raises CheckpointError where parameters are not those of `model`: most wrong shapes would run all the same."""
+    expected = jax.eval_shape(lambda: init_params(jax.random.key(0), model))
+    for name in sorted(expected.keys() | params.keys()):
+        shapes = [tuple(tree[name].shape) if name in tree else "absent" for tree in (params, expected)]
+        if shapes[0] != shapes[1]:
+            raise CheckpointError(
+                f"the parameters at {path} do not fit config.model: {name} is {shapes[0]} there and {shapes[1]} in the "
+                "config; correct config.model or take other parameters"
+            )
