@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ def describe(
 ) -> dict[str, Any]:
     """One trajectory as plain JSON types; what was not measured is None.
 
-    `rewards` are shown as given. `with_arrays` adds the token ids, the segments as runs of (code, length) and the
+    `rewards` are shown as given, NaN as None. `with_arrays` adds the token ids, the segments as runs of (code, length) and the
     log-probs of the policy tokens alone (all others are 0): what `load_trajectory` needs.
     """
     trajectory, verdict = scored.trajectory, scored.verdict
@@ -66,7 +67,7 @@ def describe(
         "reference": query.reference,
         "correct": None if verdict is None else verdict.correct,
         "verdict": None if verdict is None else dataclasses.asdict(verdict),
-        "rewards": None if rewards is None else {name: float(reward) for name, reward in rewards.items()},
+        "rewards": None if rewards is None else {name: _measured(reward) for name, reward in rewards.items()},
         "cost_usd": trajectory.cost_usd,
         "calls": [dataclasses.asdict(call) for call in trajectory.calls],  # the enums are strings
         "policy_version": trajectory.policy_version,
@@ -82,6 +83,11 @@ def describe(
             "logprobs": trajectory.sampled_logprobs[is_policy].tolist(),
         }
     return record
+
+
+def _measured(number: float) -> float | None:
+    """JSON has no NaN: a correct rollout without a cost record has no efficiency."""
+    return None if math.isnan(number) else float(number)
 
 
 def segment_runs(segments: np.ndarray) -> list[tuple[int, int, int]]:

@@ -215,7 +215,7 @@ def test_writer_leaves_one_whole_file_a_step(codec, tmp_path):
     )
     broken = ScoredTrajectory(trajectory(codec, SINGLE, calls=(call(output="half \ud83d a pair"),)), Verdict(False))
     groups = [Group(0, QUERY, None, (answered, failed)), Group(1, QUERY, Mode.SINGLE, (broken, answered))]
-    rewards = np.array([[[1, 0.75], [0, 0]], [[0, 0], [1, 0.5]]], np.float32)
+    rewards = np.array([[[1, 0.75], [0, 0]], [[0, 0], [1, np.nan]]], np.float32)
     writer = TrajectoryWriter(tmp_path, codec)
     writer.write(12, groups[:1])
     path = writer.write(12, groups, rewards)
@@ -228,7 +228,7 @@ def test_writer_leaves_one_whole_file_a_step(codec, tmp_path):
         {"task": 1.0, "efficiency": 0.75},
         None,
         {"task": 0.0, "efficiency": 0.0},
-        {"task": 1.0, "efficiency": 0.5},
+        {"task": 1.0, "efficiency": None},  # not measured: its cost record is incomplete
     ]
     for record, scored in zip(records, [answered, failed, broken, answered], strict=True):
         assert_equal(load_trajectory(record), scored)
