@@ -43,8 +43,8 @@ def describe(
 ) -> dict[str, Any]:
     """One trajectory as plain JSON types; what was not measured is None.
 
-    `rewards` are shown as given, NaN as None. `with_arrays` adds the token ids, the segments as runs of (code, length) and the
-    log-probs of the policy tokens alone (all others are 0): what `load_trajectory` needs.
+    `rewards` are shown as given, NaN as None. `with_arrays` adds the token ids, the segments as runs of (code, length)
+    and the log-probs of the policy tokens alone (all others are 0): what `load_trajectory` needs.
     """
     trajectory, verdict = scored.trajectory, scored.verdict
     record = {

@@ -25,7 +25,8 @@ def frame(message: Any) -> bytes:
 
 def main(scorers: str) -> None:
     """Serves the mapping named `module:attribute` until standard input ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # may come to the whole group; the parent decides when a step is over
+    # Both may come to the whole process group; the parent decides when a step is over.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     requests = sys.stdin.buffer
     replies = os.fdopen(os.dup(1), "wb")
