@@ -36,6 +36,7 @@ from rw.learner.publish import publish
 from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
 from rw.parts import Parts, open_mesh, run_interruptible
+from rw.rollout.lag import LoopLag
 from rw.rollout.record import TrajectoryWriter
 from rw.sampler.engine import SamplerEngine
 from rw.types import Group, Mode, Query, TrainState
@@ -157,7 +158,8 @@ class Trainer:
         """One step of training."""
         plan = plan_batch(self.parts, self.next_batch)
         started = time.monotonic()
-        groups = await interrupts.guard(self.roll_out(plan))
+        async with LoopLag() as lag:
+            groups = await interrupts.guard(self.roll_out(plan))
         rolled_out = time.monotonic()
         row = await self.learn(plan, groups)
         learnt = time.monotonic()
@@ -165,6 +167,7 @@ class Trainer:
         finished = time.monotonic()
         row["perf/rollout_s"], row["perf/train_s"] = rolled_out - started, learnt - rolled_out
         row["perf/publish_s"], row["perf/step_s"] = finished - learnt, finished - started
+        row["perf/loop_lag_s"] = lag.longest_s
         await self.record(plan, groups, row)
         check_not_diverged(self.state)
         interrupts.check()
