@@ -105,6 +105,7 @@ def load_nq6(path: str | os.PathLike[str] | None = None) -> tuple[list[Query], t
     data = source.read_bytes()
     text = (lzma.decompress(data) if source.suffix == ".xz" else data).decode("utf-8")
     queries: list[Query] = []
+    ids: set[str] = set()
     answers: Answers = {}
     # Not splitlines(): texts may hold raw characters that it also takes for line ends.
     for number, line in enumerate(text.split("\n"), start=1):
@@ -112,6 +113,9 @@ def load_nq6(path: str | os.PathLike[str] | None = None) -> tuple[list[Query], t
             query, said = _read_record(line, f"{source.name} line {number}")
             if query.metadata["question"] in answers:
                 raise DataError(f"{query.id}: its question was recorded before, and answers are found by question")
+            if query.id in ids:
+                raise DataError(f"{query.id}: its id was recorded before, and sampling keys and modes are drawn by id")
+            ids.add(query.id)
             queries.append(query)
             answers[query.metadata["question"]] = said
     return queries, tuple(model.card for model in NQ6_MODELS), answers

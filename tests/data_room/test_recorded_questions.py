@@ -119,9 +119,11 @@ def test_unusable_records_are_refused_with_their_id(tmp_path, fields, message):
         load_nq6(written(tmp_path, record(**fields)))
 
 
-def test_repeated_question_and_broken_line_are_refused(tmp_path):
+def test_repeated_question_or_id_and_broken_line_are_refused(tmp_path):
     with pytest.raises(DataError, match="nq-6: its question was recorded before"):
         load_nq6(written(tmp_path, record(), record(q_id=6)))
+    with pytest.raises(DataError, match="nq-5: its id was recorded before"):
+        load_nq6(written(tmp_path, record(), record(query="who lost?")))
     path = tmp_path / "broken.jsonl"
     path.write_text(json.dumps(record()) + "\n{broken\n")
     with pytest.raises(DataError, match="broken.jsonl line 2"):
