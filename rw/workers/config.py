@@ -67,7 +67,7 @@ class ClientConfig:
     connect_timeout_s: float | None = 10.0
     attempt_timeout_s: float | None = 180.0  # one request, from its start to the last byte of its body
     call_deadline_s: float | None = 300.0  # one logical call, with all its attempts and waits; wins over everything
-    max_body_bytes: int = 4 * 1024 * 1024
+    max_body_bytes: int = 1024 * 1024
     worker_seed: str = "fixed"  # fixed: every call sends the Worker's seed | per_call: a seed derived from the call id
     retry: RetryPolicy = RetryPolicy()
 
