@@ -143,12 +143,13 @@ class Trainer:
             self.checkpoints.close()
 
     async def resume(self) -> None:
-        """Takes up the newest checkpoint, if there is one; rows of steps after it are set aside."""
+        """Takes up the newest checkpoint, if there is one; what later steps wrote is set aside."""
         template, self._initial_state = self._initial_state, None
         restored = await self.parts.device.run(self.checkpoints.restore, template)
         self.state = template if restored is None else restored
         self.parts.workdir.write_config(as_dict(self.config))
         self.metrics.resume(self.version)
+        self.trajectories.resume(self.version)
         self.spent_usd = self.metrics.last_row.get("cost/total", 0.0)
         await self.publish()
         remaining = max(0, self.config.steps - self.next_batch)

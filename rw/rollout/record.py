@@ -142,6 +142,18 @@ class TrajectoryWriter:
         self.codec = codec
         self.with_arrays = with_arrays
 
+    def resume(self, step: int) -> int:
+        """Sets the files of steps beyond `step` aside, in `superseded/`, since those steps are run again; their number.
+
+        A file that lies there already under that name is replaced.
+        """
+        later = [path for path in self.folder.glob("step_*.jsonl") if int(path.stem.removeprefix("step_")) > step]
+        for path in later:
+            aside = self.folder / "superseded" / path.name
+            aside.parent.mkdir(exist_ok=True)
+            os.replace(path, aside)
+        return len(later)
+
     def write(self, step: int, groups: Sequence[Group], rewards: np.ndarray | None = None) -> Path:
         """Writes one line a rollout, group by group, and returns the file; a file of that step is replaced.
 

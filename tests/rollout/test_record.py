@@ -232,3 +232,16 @@ def test_writer_leaves_one_whole_file_a_step(codec, tmp_path):
     ]
     for record, scored in zip(records, [answered, failed, broken, answered], strict=True):
         assert_equal(load_trajectory(record), scored)
+
+
+def test_files_of_steps_that_run_again_are_set_aside(codec, tmp_path):
+    writer = TrajectoryWriter(tmp_path, codec)
+    assert writer.resume(0) == 0
+    groups = [Group(0, QUERY, None, (ScoredTrajectory(trajectory(codec, SINGLE), Verdict(True)),))]
+    for step in (9, 10, 11):
+        writer.write(step, groups)
+    assert TrajectoryWriter(tmp_path, codec).resume(9) == 2
+    files = sorted(str(path.relative_to(writer.folder)) for path in writer.folder.rglob("*.jsonl"))
+    assert files == ["step_000009.jsonl", "superseded/step_000010.jsonl", "superseded/step_000011.jsonl"]
+    writer.write(10, groups)
+    assert writer.resume(9) == 1 and writer.resume(9) == 0
