@@ -113,6 +113,7 @@ class SamplerEngine:
     async def publish(self, weights: PublishedWeights) -> None:
         """Switches to new weights between two ticks and drops every cache of the old ones."""
         async with self._between_ticks:
+            await self._device.run(self._pool.drop)
             self._weights = weights
             self._table.forget_caches()
             for turn in self._turns.values():
@@ -232,7 +233,8 @@ class SamplerEngine:
         start = time.monotonic()
         result = await self._device.run(self._pool.run, self._params(), tick)
         self._counters.device_s += time.monotonic() - start
-        self._settle(tick, result)
+        if spoilt := self._settle(tick, result):
+            await self._device.run(self._pool.clear, spoilt)
         return True
 
     def _admit(self) -> None:
@@ -254,8 +256,9 @@ class SamplerEngine:
                 self._forget(turn)
                 _reject(turn, error)
 
-    def _settle(self, tick: Tick, result: TickResult) -> None:
-        counters = self._counters
+    def _settle(self, tick: Tick, result: TickResult) -> list[int]:
+        """Books a tick; returns the rows whose log-probs, and so perhaps keys and values, are not finite."""
+        counters, spoilt = self._counters, []
         counters.cloned_tokens += tick.cloned_tokens
         counters.prefilled_tokens += tick.prefilled_tokens
         counters.reprefilled_tokens += tick.reprefilled_tokens
@@ -264,22 +267,27 @@ class SamplerEngine:
                 for slot in dispatch.slots:
                     self._discard(slot, repr(outcome.error))
             elif isinstance(outcome, Samples):
-                self._settle_decode(dispatch, outcome)
+                spoilt += self._settle_decode(dispatch, outcome)
         if result.cache_lost:
             self._table.forget_caches()
+        return spoilt
 
-    def _settle_decode(self, dispatch: DecodeDispatch, samples: Samples) -> None:
-        steps = samples.ids.shape[1]
+    def _settle_decode(self, dispatch: DecodeDispatch, samples: Samples) -> list[int]:
+        steps, spoilt = samples.ids.shape[1], []
         self._counters.decode_steps += steps
         self._counters.decode_rows += len(dispatch.rows)
         self._counters.active_rows += len(dispatch.slots)
         for row, (slot, turn) in enumerate(zip(dispatch.slots, dispatch.turns, strict=True)):
-            if self._turns.get(turn.request.episode) is not turn:
-                continue  # cancelled, released or failed meanwhile
             ids, logprobs = samples.ids[row], samples.logprobs[row]
+            running = self._turns.get(turn.request.episode) is turn  # or cancelled, released or failed meanwhile
             kept = turn.recorder.take(ids, logprobs)
             if not np.isfinite(logprobs[:kept]).all():
-                self._discard(slot, "log-probs are not finite")
+                spoilt.append(slot.index)
+                if running:
+                    self._discard(slot, "log-probs are not finite")
+                else:
+                    self._table.discard(slot)
+            if not running or slot.index in spoilt:
                 continue
             self._counters.sampled_tokens += kept
             self._counters.discarded_tokens += steps - kept
@@ -289,6 +297,7 @@ class SamplerEngine:
                 self._forget(turn)
                 if not turn.future.done():  # its caller may just have been cancelled
                     turn.future.set_result(turn.recorder.result())
+        return spoilt
 
     def _discard(self, slot: Slot, reason: str) -> None:
         """The slot's cache cannot be trusted: its turn fails, the slot is free and empty."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -59,6 +60,18 @@ class CachePool:
     def drop(self) -> None:
         """Gives the memory back; the next tick starts with an empty pool."""
         self._cache, self.nbytes = None, 0
+
+    def clear(self, rows: Sequence[int]) -> None:
+        """Empties rows in which keys or values may not be finite: what attention masks is multiplied by 0, and NaN
+        stays NaN, so they would spoil whoever comes next. The spare row, which nothing is ever stored in, is copied."""
+        if self._cache is None:
+            return
+        width, spare = self._config.clone_rows, self._config.slots
+        for start in range(0, len(rows), width):
+            part = rows[start : start + width]
+            targets = np.array([*part, *[spare] * (width - len(part))], np.int32)
+            sources = np.full(width, spare, np.int32)
+            self._cache = programs.clone(self._cache, sources, targets, kv.capacity(self._cache))
 
     def run(self, params: UnstackedParams, tick: Tick) -> TickResult:
         """Issues all dispatches, then fetches what they sampled. A failure concerns its own dispatch alone, unless it

@@ -105,6 +105,23 @@ async def test_nan_weights_fail_turns_and_good_ones_heal_the_engine(make_engine,
     assert len((await episodes.run(engine, "one", 0)).turns) == 3
 
 
+async def test_rows_that_were_not_finite_do_not_spoil_the_next_episode(make_engine, episodes, weights):
+    """Long contexts leave NaN far beyond what the next, short ones overwrite."""
+    engine = await make_engine()
+    await engine.publish(PublishedWeights(2, jax.tree.map(lambda x: x * np.nan, weights.params)))
+    await outcomes(engine, episodes, [("long", rollout) for rollout in range(8)], prompt_length=50, turns=1)
+    engine._weights = weights  # without a publication, which empties the pool
+    assert all(len(record.turns) == 3 for record in (await outcomes(engine, episodes, NAMES)).values())
+    await engine.publish(PublishedWeights(3, jax.tree.map(lambda x: x * np.nan, weights.params)))
+    waiting = [asyncio.create_task(engine.generate(episodes.request("long", k, prompt_length=50))) for k in range(8)]
+    await asyncio.sleep(0)
+    await engine.publish(weights._replace(version=4))
+    await asyncio.gather(*waiting, return_exceptions=True)
+    for rollout in range(8):
+        await engine.release(episodes.request("long", rollout).episode)
+    assert all(len(record.turns) == 3 for record in (await outcomes(engine, episodes, NAMES)).values())
+
+
 async def test_an_error_of_the_engine_itself_reaches_every_caller(make_engine, episodes, monkeypatch):
     engine = await make_engine()
     with monkeypatch.context() as patch:
