@@ -164,6 +164,9 @@ class SupportConfig:
     coefficient: float = 0.002
     floor: float = 0.05
 
+    def __post_init__(self):
+        _require_at_least(self, "support.", 0, "coefficient")
+
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleConfig:
@@ -263,6 +266,8 @@ class RunConfig:
     def __post_init__(self):
         _require_at_least(self, "", 1, "steps", "queries_per_batch", "rollouts_per_query")
         _require_at_least(self, "", 0, "seed")
+        if max(self.seed, self.warmstart.seed) >= 2**32:
+            raise ConfigError(f"seed={self.seed} and warmstart.seed={self.warmstart.seed} must be below 2^32")
         if self.workers.kind != "http" and (self.data.source == "simulated") != (self.workers.kind == "simulated"):
             raise ConfigError(
                 f"workers.kind={self.workers.kind!r} cannot answer the questions of data.source={self.data.source!r}: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -32,6 +33,19 @@ class OptimizerConfig:
     total_steps: int = 0
     warmup_steps: int = 0
     final_ratio: float = 0.0
+
+    def __post_init__(self):
+        ranges = {
+            "learning_rate": (0 <= self.learning_rate < math.inf, "a number of at least 0"),
+            "b1": (0 <= self.b1 < 1, "in [0, 1)"),
+            "b2": (0 <= self.b2 < 1, "in [0, 1)"),
+            "epsilon": (0 < self.epsilon < math.inf, "a number above 0"),
+            "weight_decay": (0 <= self.weight_decay < math.inf, "a number of at least 0"),
+            "clip_norm": (self.clip_norm > 0, "above 0"),
+        }
+        for name, (fits, legal) in ranges.items():
+            if not fits:
+                raise ConfigError(f"optimizer.{name}={getattr(self, name)!r} must be {legal}")
 
 
 class Optimizer:

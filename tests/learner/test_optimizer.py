@@ -64,3 +64,13 @@ def test_cosine_can_rise_first():
 def test_illegal_schedules_are_named(fields, message):
     with pytest.raises(ConfigError, match=message):
         Optimizer(OptimizerConfig(**fields))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("learning_rate", -1e-6), ("learning_rate", float("inf")), ("b1", 1.0), ("b2", 1.5), ("epsilon", 0.0),
+     ("weight_decay", -0.1), ("clip_norm", 0.0)],
+)  # fmt: skip
+def test_numbers_that_no_optimiser_can_have_are_named(field, value):
+    with pytest.raises(ConfigError, match=f"optimizer.{field}={value!r} must be "):
+        OptimizerConfig(**{field: value})
