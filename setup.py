@@ -9,7 +9,6 @@ REQUIREMENTS = [
     "orbax-checkpoint>=0.12",
     "transformers>=5.0",
     "tokenizers>=0.22",
-    "jinja2",  # transformers' chat templates need it and do not pull it in
     "aiohttp>=3.12",
     "grain>=0.2.18",
     "ml-collections>=1.1",

@@ -9,6 +9,7 @@ if [ ! -x .venv/bin/python ]; then
   python3 -m venv .venv
 fi
 if ! .venv/bin/python -c "import rw, jax, flax, orbax.checkpoint, aiohttp, rich" 2>/dev/null; then
+  echo "installing rw and its packages into .venv (a minute or two)"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -e .
 fi
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}

@@ -15,6 +15,7 @@ if [ ! -x "$python" ]; then
   python3 -m venv .venv
 fi
 if ! "$python" -c "import rw, pytest, hypothesis, xdist" 2>/dev/null || [ "$extra" = full ]; then
+  echo "installing rw with extra '$extra' into .venv"
   "$python" -m pip install --quiet --disable-pip-version-check -e ".[$extra]"
 fi
 export JAX_PLATFORMS=cpu

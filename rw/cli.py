@@ -15,13 +15,16 @@ COMMANDS = {
 }
 
 
+OVERRIDES = "Any value of the config can be set as --config.section.key=value, e.g. --config.steps=20."
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry of the console command; returns the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: rw COMMAND --config FILE [--workdir DIR] [--config.a.b=value ...]\n")
         print("\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items()))
-        return 0
+        return 0 if argv else 2
     command, rest = argv[0], argv[1:]
     if command not in COMMANDS:
         print(f"rw: unknown command {command!r}; one of {', '.join(COMMANDS)}", file=sys.stderr)
@@ -45,7 +48,9 @@ def run_entry(name: str, argv: Sequence[str], body: Callable[[str, list[tuple[st
 
 def parse_arguments(name: str, argv: Sequence[str]) -> tuple[str, list[tuple[str, str]], str]:
     """-> (config file, [(dotted key, text)], workdir); workdir defaults to runs/<name of the config file>."""
-    parser = argparse.ArgumentParser(prog=f"rw {name}", description=COMMANDS[name], allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=f"rw {name}", description=COMMANDS[name], allow_abbrev=False, epilog=OVERRIDES
+    )
     parser.add_argument("--config", required=True, help="Python file with get_config(), e.g. configs/quickstart.py")
     parser.add_argument("--workdir", default="", help="directory of the run (default: runs/<config name>)")
     known, rest = parser.parse_known_args(argv)

@@ -271,7 +271,7 @@ class RunConfig:
         if self.workers.kind != "http" and (self.data.source == "simulated") != (self.workers.kind == "simulated"):
             raise ConfigError(
                 f"workers.kind={self.workers.kind!r} cannot answer the questions of data.source={self.data.source!r}: "
-                "'simulated' belongs to 'simulated', 'replay' to 'nq6'"
+                "'simulated' and 'simulated' belong together, and so do 'nq6' and 'replay' or 'http'"
             )
         longest = self.protocol.prompt_limit + self.protocol.response_budget
         for name, buckets in (
@@ -286,9 +286,8 @@ class RunConfig:
 
 
 def default_config() -> ml_collections.ConfigDict:
-    """Every key of a run with its default; locked, so that a config file cannot invent one."""
-    config = ml_collections.ConfigDict(_as_plain(RunConfig()), type_safe=False)
-    return config.lock()
+    """Every key of a run with its default. A key that a config file invents is refused when the file is loaded."""
+    return ml_collections.ConfigDict(_as_plain(RunConfig()), type_safe=False)
 
 
 def load_config(path: str, overrides: Iterable[tuple[str, str]] = ()) -> RunConfig:
@@ -302,9 +301,14 @@ def load_config(path: str, overrides: Iterable[tuple[str, str]] = ()) -> RunConf
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        config = module.get_config().to_dict()
+        config = module.get_config()
     except Exception as error:  # a user's code: whatever it raises, the file and the reason are what helps
         raise ConfigError(f"config file {path}: {type(error).__name__}: {_one_line(error)}") from error
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise ConfigError(
+            f"config file {path}: get_config() returned {type(config).__name__}; it must return the ConfigDict"
+        )
+    config = config.to_dict()
     for key, text in overrides:
         _override(config, key, text)
     return freeze(config)
@@ -354,7 +358,7 @@ def _parse(key: str, text: str, current: Any) -> Any:
     except (ValueError, SyntaxError) as error:
         if current is None:
             return text
-        raise ConfigError(f"config.{key}={text!r} is not a {type(current).__name__} like {current!r}") from error
+        raise ConfigError(f"config.{key}={text!r} is not of type {type(current).__name__}, like {current!r}") from error
 
 
 def _build(cls: type, values: Mapping[str, Any], path: str) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import jax
 
 from rw import progress
-from rw.config import RunConfig, require_one_of
+from rw.config import RunConfig
 from rw.data import replay
 from rw.data.order import batch_indices
 from rw.errors import ConfigError, DataError
@@ -103,7 +103,7 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
         codec = load_codec(config.tokenizer.path)
         check_vocabulary(config, codec)
         endpoints, cards = await open_workers(config, stack)
-        ledger = Ledger(workdir.file("ledger.jsonl"))
+        ledger = Ledger(workdir.file("ledger.jsonl"), run=workdir.path.name)
         stack.callback(ledger.close)
         client_config = config.client
         if config.deterministic:  # no wall clock may decide what happens
@@ -202,7 +202,6 @@ async def _serve(config: RunConfig, handler, models: Sequence[str], stack: conte
 def query_batches(config: RunConfig) -> QueryBatches:
     """The training queries as a pure function of b, so that a resumed run goes on where it stopped."""
     if config.data.source == "simulated":
-        require_one_of("workers.kind with data.source='simulated'", config.workers.kind, ("simulated",))
         world_seed, seed = config.workers.world_seed, config.seed
         return lambda b, size: simulated_queries.batch(world_seed, b, size, "train", draw_seed=seed)
     all_queries, _, _ = replay.load_nq6()

@@ -52,7 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(config: RunConfig, workdir_path: str) -> int:
     """Trains in `workdir_path`, which nobody else may use meanwhile; returns the exit code."""
-    return run_interruptible(config, workdir_path, run, "the same command continues the run")
+    return run_interruptible(
+        config,
+        workdir_path,
+        run,
+        "the same command continues the run (a warm start that was not finished begins again)",
+    )
 
 
 async def run(parts: Parts, interrupts: Interrupts) -> None:
@@ -62,7 +67,7 @@ async def run(parts: Parts, interrupts: Interrupts) -> None:
         await trainer.resume()
         while trainer.next_batch < parts.config.steps:
             await trainer.step(interrupts)
-    progress.say(f"finished {parts.config.steps} steps; results in {parts.workdir.path}")
+    progress.say(f"finished; results in {parts.workdir.path}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +157,13 @@ class Trainer:
         self.trajectories.resume(self.version)
         self.spent_usd = self.metrics.last_row.get("cost/total", 0.0)
         await self.publish()
-        remaining = max(0, self.config.steps - self.next_batch)
-        progress.say(f"step {self.version} of {self.config.steps}: {remaining} to go")
+        remaining = self.config.steps - self.next_batch
+        if remaining > 0:
+            progress.say(
+                f"step {self.version} of {self.config.steps}: {remaining} to go; new shapes compile as they come"
+            )
+        else:
+            progress.say(f"step {self.version} is done and config.steps={self.config.steps}: 0 to go")
 
     async def step(self, interrupts: Interrupts) -> None:
         """One step of training."""

@@ -212,7 +212,10 @@ def load_params(path: str | pathlib.Path, template: Any = None) -> tuple[Any, di
     try:
         metadata = dict(_restore_item(path, metadata=ocp.args.JsonRestore()))
     except Exception as error:  # as in Checkpoints: unreadable, whatever the type
-        raise CheckpointError(f"parameters at {path} cannot be read: {_first_line(error)}") from error
+        raise CheckpointError(
+            f"parameters at {path} cannot be read ({_first_line(error)}); restore them, or remove that directory "
+            "to have them made again"
+        ) from error
     if metadata.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(
             f"{path} has format version {metadata.get('format_version')}, this code reads {FORMAT_VERSION}: "
@@ -222,7 +225,10 @@ def load_params(path: str | pathlib.Path, template: Any = None) -> tuple[Any, di
         target = _abstract(template) if template is not None else _stored_shapes(path / "params")
         return _restore_item(path, params=ocp.args.StandardRestore(target)), metadata
     except Exception as error:  # as above
-        raise CheckpointError(f"parameters at {path} cannot be read: {_first_line(error)}") from error
+        raise CheckpointError(
+            f"parameters at {path} cannot be read ({_first_line(error)}); restore them, or remove that directory "
+            "to have them made again"
+        ) from error
 
 
 def _restore_item(path: pathlib.Path, **item: Any) -> Any:
@@ -261,4 +267,11 @@ def _short(value: Any) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160]}" if str(error).strip() else repr(error)
+    return (
+        f"{type(error).__name__}: {_shorten(str(error).strip().splitlines()[0])}" if str(error).strip() else repr(error)
+    )
+
+
+def _shorten(line: str, limit: int = 160) -> str:
+    """At most `limit` characters, cut between words where there are any."""
+    return line if len(line) <= limit else f"{line[:limit].rsplit(maxsplit=1)[0]} …"

@@ -42,7 +42,7 @@ def test_errors_are_one_line_and_an_exit_code(capsys, tmp_path):
 def test_unknown_command(capsys):
     assert cli.main(["trian"]) == 2
     assert "unknown command 'trian'" in capsys.readouterr().err
-    assert cli.main([]) == 0
+    assert cli.main([]) == 2 and cli.main(["--help"]) == 0
 
 
 def test_missing_key_variable_is_named(capsys, tmp_path):

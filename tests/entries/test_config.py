@@ -60,7 +60,7 @@ def test_overrides_take_the_type_of_their_key():
         ("loss.kl_coeficient", "7", "did you mean 'kl_coefficient'?"),
         ("los.kl_coefficient", "7", "did you mean 'loss'?"),
         ("steps.foo", "7", "unknown config key config.steps.foo"),
-        ("steps", "seven", "config.steps='seven' is not a int"),
+        ("steps", "seven", "config.steps='seven' is not of type int"),
         ("steps", "2.5", "config.steps=2.5 must be of type int"),
         ("steps", "True", "config.steps=True must be of type int"),
         ("steps", "0", "steps=0 must be at least 1"),
@@ -108,8 +108,12 @@ def test_config_files_that_cannot_be_used(tmp_path):
         "from rw.config import default_config\n"
         "def get_config():\n    config = default_config()\n    config.loss.kl_coeff = 1\n    return config\n"
     )
-    with pytest.raises(ConfigError, match="kl_coeff"):
+    with pytest.raises(ConfigError, match="^unknown config key config.loss.kl_coeff; did you mean 'kl_coefficient'.$"):
         configs.load_config(str(invents))
+    forgets = tmp_path / "forgets.py"
+    forgets.write_text("def get_config():\n    pass\n")
+    with pytest.raises(ConfigError, match="returned NoneType; it must return the ConfigDict"):
+        configs.load_config(str(forgets))
     empty = tmp_path / "empty.py"
     empty.write_text("x = 1\n")
     with pytest.raises(ConfigError, match="get_config"):

@@ -52,7 +52,7 @@ def reference(run, warm, tmp_path_factory):
 def test_a_run_leaves_metrics_trajectories_ledger_and_checkpoints(reference):
     workdir, done = reference
     assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4]
-    assert "step 4/4" in done.stdout and "finished 4 steps" in done.stdout
+    assert "step 4/4" in done.stdout and "finished; results in" in done.stdout
     assert sorted(path.name for path in (workdir / "trajectories").iterdir()) == [
         f"step_{s:06d}.jsonl" for s in (1, 2, 3, 4)
     ]
@@ -192,7 +192,7 @@ def test_a_run_that_diverges_keeps_what_it_has_and_can_go_on(run, warm, tmp_path
 def test_a_finished_run_says_so_and_more_steps_extend_it(reference, run, warm, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(reference[0], workdir)
-    assert "step 4 of 4: 0 to go" in run("train", workdir, f"--config.init.path={warm}").stdout
+    assert "config.steps=4: 0 to go" in run("train", workdir, f"--config.init.path={warm}").stdout
     run("train", workdir, f"--config.init.path={warm}", "--config.steps=5")
     assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4, 5]
     assert rows(workdir)[-1]["rho_b"] == 0.0
