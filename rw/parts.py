@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import jax
 
 from rw import progress
-from rw.config import RunConfig
 from rw.data import replay
 from rw.data.order import batch_indices
 from rw.errors import ConfigError, DataError
@@ -26,6 +25,7 @@ from rw.rollout.group import group_tasks
 from rw.rollout.pool import EpisodePool, PoolConfig
 from rw.rollout.scorer import Scorer
 from rw.rollout.stream import Progress, stream_groups
+from rw.run_config import RunConfig
 from rw.sampler.device import DeviceThread
 from rw.sampler.interface import Sampler
 from rw.sharding import make_mesh

@@ -22,7 +22,7 @@ from typing import Any
 
 from rw import metrics, progress
 from rw.cli import run_entry
-from rw.config import RunConfig, as_dict, load_config
+from rw.config import as_dict, load_config
 from rw.core import schedule
 from rw.core.advantages import AdvantageConfig
 from rw.core.diagnostics import group_metrics, reward_metrics
@@ -38,6 +38,7 @@ from rw.learner.step import Learner, LearnerConfig
 from rw.parts import Parts, open_mesh, run_interruptible
 from rw.rollout.lag import LoopLag
 from rw.rollout.record import TrajectoryWriter
+from rw.run_config import RunConfig
 from rw.sampler.engine import SamplerEngine
 from rw.types import Group, Mode, Query, TrainState
 

@@ -18,7 +18,7 @@ import jax
 
 from rw import progress
 from rw.cli import run_entry
-from rw.config import RunConfig, as_dict, load_config
+from rw.config import as_dict, load_config
 from rw.errors import CheckpointError, DataError
 from rw.interrupts import Interrupts
 from rw.learner.checkpoint import load_params, save_params
@@ -27,6 +27,7 @@ from rw.learner.state import init_state
 from rw.learner.supervised import SupervisedConfig, SupervisedLearner
 from rw.model.qwen3 import init_params
 from rw.parts import Parts, check_prompts, run_interruptible
+from rw.run_config import RunConfig
 from rw.sampler.scripted import ScriptedSampler
 from rw.simulation.policies import HabitPolicy, Policy, opinions, script
 from rw.types import Query, Status, TrainState, Trajectory
