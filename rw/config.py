@@ -1,7 +1,7 @@
 """Configuration at the edge: a Python file with `get_config()`, `--config.a.b=value` on top, frozen dataclasses inside.
 
-A config file starts from `default_config()`, every key of run_config.RunConfig with its default, and sets what differs. An
-unknown key, wherever it is written, is refused with the nearest known one. Nothing else in rw knows ml_collections.
+A config file starts from `default_config()`, every key of run_config.RunConfig with its default, and sets what differs.
+An unknown key, wherever it is written, is refused with the nearest known one. Nothing else in rw knows ml_collections.
 """
 
 from __future__ import annotations
