@@ -31,9 +31,9 @@ def get_config():
 
     config.init.source = "warmstart"
     config.warmstart.policy = "opinions"
-    config.warmstart.steps = 200
+    config.warmstart.steps = 150
     config.warmstart.learning_rate = 6e-3
-    config.warmstart.queries_per_batch = 32
+    config.warmstart.queries_per_batch = 16
 
     config.protocol.templates = "short"
     config.protocol.agentic_rules = "paper"
