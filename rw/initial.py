@@ -15,10 +15,11 @@ import jax
 from rw.config import as_dict
 from rw.errors import CheckpointError
 from rw.interrupts import Interrupts
-from rw.learner.checkpoint import config_changes, load_params, save_params
+from rw.learner.checkpoint import Checkpoints, RunIdentity, config_changes, load_params, save_params
 from rw.model.config import ModelConfig
 from rw.model.qwen3 import init_params
 from rw.parts import Parts
+from rw.run_config import MAY_CHANGE
 from rw.warmstart import warm_start
 
 # The parts of a config that decide what it is, by init.source.
@@ -33,6 +34,7 @@ async def initial_router(parts: Parts, interrupts: Interrupts) -> Any:
         check_origin(path, metadata, origin(parts))
         check_shapes(path, params, config.model)
         return params
+    await parts.device.run(check_checkpoints, parts)
     if config.init.source == "random":
         params = await parts.device.run(init_params, jax.random.key(config.seed), config.model)
     elif config.init.source == "params":
@@ -43,6 +45,13 @@ async def initial_router(parts: Parts, interrupts: Interrupts) -> Any:
         params = await warm_start(parts, interrupts)
     await parts.device.run(save_params, path, params, origin(parts))
     return params
+
+
+def check_checkpoints(parts: Parts) -> None:
+    """Raises CheckpointError where the workdir holds checkpoints that this config could not continue."""
+    identity = RunIdentity(as_dict(parts.config), parts.codec.fingerprint, "", parts.config.seed)
+    with Checkpoints(parts.workdir.file("checkpoints"), identity, may_change=MAY_CHANGE) as checkpoints:
+        checkpoints.check_config()
 
 
 def origin(parts: Parts) -> dict[str, Any]:

@@ -107,7 +107,9 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
         stack.callback(ledger.close)
         client_config = config.client
         if config.deterministic:  # no wall clock may decide what happens
-            client_config = dataclasses.replace(client_config, attempt_timeout_s=None, call_deadline_s=None)
+            client_config = dataclasses.replace(
+                client_config, connect_timeout_s=None, attempt_timeout_s=None, call_deadline_s=None
+            )
         client = HttpWorkerClient(endpoints, PriceTable.from_endpoints(endpoints), ledger, client_config)
         stack.push_async_callback(client.close)
         scorer = await stack.enter_async_context(Scorer(timeout_s=config.rollout.scorer_timeout_s))
@@ -227,4 +229,4 @@ def check_prompts(protocol: RouterProtocol, queries: QueryBatches, batches: int,
 def open_mesh(config: RunConfig) -> jax.sharding.Mesh | None:
     """The device mesh, or None where one device is asked for."""
     shape = (config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-    return None if shape == (1, 1, 1) else make_mesh(shape)
+    return None if shape == (1, 1, 1) else make_mesh(shape, n_kv_heads=config.model.n_kv_heads)

@@ -18,6 +18,9 @@ from rw.sampler.engine import EngineConfig
 from rw.sampler.interface import SamplingConfig
 from rw.workers.config import ClientConfig, WorkerEndpoint
 
+# Keys in which a continued run may differ from the one that made its checkpoints.
+MAY_CHANGE = ("steps", "checkpoint.*", "log.*", "rollout.*", "client.*", "workers.latency_*", "workers.fault_rate")
+
 QWEN3_4B = ModelConfig(
     vocab_size=151_936,
     d_model=2560,

@@ -38,11 +38,9 @@ from rw.learner.step import Learner, LearnerConfig
 from rw.parts import Parts, open_mesh, run_interruptible
 from rw.rollout.lag import LoopLag
 from rw.rollout.record import TrajectoryWriter
-from rw.run_config import RunConfig
+from rw.run_config import MAY_CHANGE, RunConfig
 from rw.sampler.engine import SamplerEngine
 from rw.types import Group, Mode, Query, TrainState
-
-MAY_CHANGE = ("steps", "checkpoint.*", "log.*", "rollout.*", "client.*", "workers.latency_*", "workers.fault_rate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

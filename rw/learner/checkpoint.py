@@ -120,6 +120,16 @@ class Checkpoints:
             )
         return None
 
+    def check_config(self) -> None:
+        """Raises CheckpointError where the newest readable checkpoint is of another config.
+
+        For whoever is about to compute something that a run needs before it can restore.
+        """
+        for step in reversed(self.steps()):
+            metadata = self._read_metadata(step, [])
+            if metadata is not None:
+                return self._check_config(step, metadata)
+
     def close(self) -> None:
         """Finishes pending work."""
         self._manager.close()
@@ -157,15 +167,19 @@ class Checkpoints:
             raise CheckpointError(
                 f"{where} has format version {version}, this code reads {FORMAT_VERSION}: use the release that wrote it"
             )
-        changes = config_changes(stored["config"], self._metadata["config"], self._may_change)
-        if changes:
-            raise CheckpointError(f"{where} was made with another config: {'; '.join(changes)}; use a new workdir")
+        self._check_config(step, stored)
         for key in ("tokenizer_fingerprint", "reference_fingerprint", "seed"):
             if stored[key] != self._metadata[key]:
                 raise CheckpointError(
                     f"{where} was made with another {key.replace('_', ' ')}: {_short(stored[key])} → "
                     f"{_short(self._metadata[key])}; restore the old one or use a new workdir"
                 )
+
+    def _check_config(self, step: int, stored: Mapping[str, Any]) -> None:
+        changes = config_changes(stored["config"], self._metadata["config"], self._may_change)
+        if changes:
+            where = f"checkpoint {self.directory / str(step)}"
+            raise CheckpointError(f"{where} was made with another config: {'; '.join(changes)}; use a new workdir")
 
 
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any], may_change: Sequence[str] = ()) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from rw import cli
 from rw.config import load_config
 from rw.errors import ConfigError, DataError, WorkdirError
-from rw.parts import check_prompts, load_codec
+from rw.parts import check_prompts, load_codec, open_mesh
 from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
 from rw.simulation import queries, skills
@@ -98,3 +98,13 @@ def test_prompts_of_later_batches_are_checked_too():
     check_prompts(protocol, lambda b, size: batches[b], 1, 2)
     with pytest.raises(DataError, match="query 'long-1': its prompt takes .* tokens, over prompt_limit 64"):
         check_prompts(protocol, lambda b, size: batches[b], 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "says"),
+    [({"data": 2, "tensor": 4}, "must divide the 2 key.value heads"), ({"data": 64}, "64")],
+)
+def test_a_mesh_that_cannot_be_is_refused(mesh, says):
+    config = load_config(TINY, [(f"mesh.{axis}", str(size)) for axis, size in mesh.items()])
+    with pytest.raises(ConfigError, match=says):
+        open_mesh(config)

@@ -237,6 +237,13 @@ def test_parameters_of_another_shape_are_refused(run, warm, tmp_path):
     assert "model.layers.mlp.down_proj.weight is (2, 96, 48) there and (2, 64, 48) in the config" in failed.stderr
 
 
+def test_checkpoints_of_another_config_are_refused_before_a_warm_start_is_made(reference, run, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(reference[0] / "checkpoints", workdir / "checkpoints")
+    failed = run("train", workdir, "--config.warmstart.steps=51", expect=2)
+    assert "warmstart.steps: 50 → 51" in failed.stderr and "warm start" not in failed.stdout
+
+
 def test_a_workdir_in_use_is_refused(run, tmp_path):
     from rw.workdir import Workdir
 
