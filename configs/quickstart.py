@@ -8,9 +8,9 @@ on loopback: six of them, good at different things, at different prices.
 What differs from the paper's constants, and why:
 - 2 layers of width 96 from scratch instead of Qwen3-4B: it must learn in minutes, so the learning rate is 3e-4, not
   1e-6.
-- top-p 1.0, not 0.95: a mode whose share falls under 5 % would never be sampled again.
-- KL 0.03, support coefficient 0.3 and floor 0.10: at this learning rate the paper's 0.001, 0.002 and 0.05 let the
-  router settle on the mode that is best on average before it has read the query.
+- top-p 1.0, not 0.95: a mode whose share falls under 5 % can drop out of the nucleus and is then never sampled again.
+- KL 0.03, support coefficient 0.3 and floor 0.10 instead of 0.001, 0.002 and 0.05: against settling on the mode that
+  is best on average before the query is read. Chosen together; which of the three is needed was not separated.
 - 16 queries a batch, 180 steps: cold start 20, transition to 120.
 - agentic_rules "paper": a summarizer is not compulsory, and the same route may stand twice in a layer.
 - the reference cost is this world's own, about the 95th percentile of a trajectory's cost.
