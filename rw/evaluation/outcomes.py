@@ -1,0 +1,113 @@
+"""What became of each question of an evaluation, and the file that keeps it.
+
+An arm is one way to answer the same questions: the trained router, the router it began as, a mode forced on it, a
+scripted router. `<workdir>/evaluation/<arm>.jsonl` holds a header line and then one line a question; reports are made
+from these files alone, so they can be made again at any time. Nothing here samples, calls or scores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rw.errors import DataError
+from rw.types import Group, ScoredTrajectory, Status
+
+FOLDER = "evaluation"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """One question under one arm. What infrastructure prevented is not correct and is counted beside, by `status`."""
+
+    query_id: str
+    kind: str  # type of the question, by which shares and accuracies are split: `metadata["type"]`, else the domain
+    mode: str | None  # word of the mode; None where none was declared
+    status: str  # a value of types.Status
+    violation: str | None  # a value of types.Violation, where status is terminal_invalid
+    cause: str | None  # what exhausted it, or which failure ended it
+    correct: bool
+    cost_usd: float | None  # C(τ) at the frozen prices; None where a call's usage is missing
+    workers: tuple[str, ...]  # of its calls, in order
+
+
+@dataclasses.dataclass(frozen=True)
+class ArmResult:
+    """An arm's outcomes, in the order of the questions.
+
+    `about` says what was evaluated, as plain JSON values: `split`, `draw_seed`, `queries`, `source`, `step` (updates
+    that made the router; None for a script), `greedy`, `seed`, `config_fingerprint`.
+    """
+
+    arm: str
+    about: Mapping[str, Any]
+    outcomes: tuple[Outcome, ...]
+
+
+def outcome(group: Group, scored: ScoredTrajectory) -> Outcome:
+    """The outcome of one rollout of a group."""
+    trajectory, query = scored.trajectory, group.query
+    return Outcome(
+        query_id=query.id,
+        kind=str(query.metadata.get("type", query.domain)),
+        mode=None if trajectory.mode is None else trajectory.mode.word,
+        status=trajectory.status.value,
+        violation=None if trajectory.violation is None else trajectory.violation.value,
+        cause=trajectory.cause,
+        correct=trajectory.status is Status.ANSWERED and scored.correct,
+        cost_usd=trajectory.cost_usd,
+        workers=tuple(call.worker_id for call in trajectory.calls),
+    )
+
+
+def outcomes(groups: Iterable[Group]) -> tuple[Outcome, ...]:
+    """The outcomes of all rollouts, in order."""
+    return tuple(outcome(group, scored) for group in groups for scored in group.rollouts)
+
+
+def arm_path(workdir: str | os.PathLike[str], arm: str) -> pathlib.Path:
+    """Where an arm of a run is kept."""
+    return pathlib.Path(workdir) / FOLDER / f"{arm}.jsonl"
+
+
+def write_arm(workdir: str | os.PathLike[str], result: ArmResult) -> pathlib.Path:
+    """Writes an arm's file whole or not at all, and returns it; an older one is replaced."""
+    path = arm_path(workdir, result.arm)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".jsonl.part")
+    lines = [{"arm": result.arm, **result.about}, *map(dataclasses.asdict, result.outcomes)]
+    with open(aside, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    return path
+
+
+def read_arm(path: str | os.PathLike[str]) -> ArmResult:
+    """The arm that a file holds; DataError, naming file and line, where it does not hold one."""
+    path = pathlib.Path(path)
+    number = 0
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        about = json.loads(lines[0])
+        results = []
+        for number, line in enumerate(lines[1:], start=1):
+            if line:
+                record = json.loads(line)
+                results.append(Outcome(**{**record, "workers": tuple(record["workers"])}))
+        return ArmResult(about.pop("arm"), about, tuple(results))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} line {number + 1}: not an evaluation ({type(error).__name__}: {error})") from error
+
+
+def read_arms(workdir: str | os.PathLike[str]) -> dict[str, ArmResult]:
+    """All arms of a run by name, in order of name; empty where nothing was evaluated."""
+    results: Sequence[ArmResult] = [
+        read_arm(path) for path in sorted((pathlib.Path(workdir) / FOLDER).glob("*.jsonl"))
+    ]
+    return {result.arm: result for result in results}
