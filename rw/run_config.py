@@ -19,7 +19,9 @@ from rw.sampler.interface import SamplingConfig
 from rw.workers.config import ClientConfig, WorkerEndpoint
 
 # Keys in which a continued run may differ from the one that made its checkpoints.
-MAY_CHANGE = ("steps", "checkpoint.*", "log.*", "rollout.*", "client.*", "workers.latency_*", "workers.fault_rate")
+MAY_CHANGE = (
+    "steps", "checkpoint.*", "evaluation.*", "log.*", "rollout.*", "client.*", "workers.latency_*", "workers.fault_rate"
+)  # fmt: skip
 
 QWEN3_4B = ModelConfig(
     vocab_size=151_936,
@@ -202,6 +204,26 @@ class CheckpointConfig:
         _require_at_least(self, "checkpoint.", 1, "every", "keep")
 
 
+ARMS = ("trained", "warm_start", "forced", "scripted", "random", "oracle", "knn")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+    """Greedy evaluation: on validation questions while training, of the best router on test questions at the end."""
+
+    every: int = 10  # steps between two validations; 0: none, and the last router counts as the best
+    validation_queries: int = 64
+    test_queries: int = 120  # 0: no final evaluation
+    test_seed: int | None = None  # draw of the test questions; None: the run's seed
+    arms: tuple[str, ...] = ("trained", "warm_start", "forced")  # who answers the test questions: of ARMS
+
+    def __post_init__(self):
+        _require_at_least(self, "evaluation.", 0, "every", "test_queries", "test_seed")
+        _require_at_least(self, "evaluation.", 1, "validation_queries")
+        for arm in self.arms:
+            require_one_of("evaluation.arms", arm, ARMS)
+
+
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
     """What a run writes beside its checkpoints."""
@@ -251,6 +273,7 @@ class RunConfig:
     optimizer: OptimizerConfig = OptimizerConfig()
     batch: BatchConfig = BatchConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
     log: LogConfig = LogConfig()
     mesh: MeshConfig = MeshConfig()
 
