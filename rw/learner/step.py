@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
+from rw.core.advantage_contract import check_advantages
 from rw.core.advantages import AdvantageConfig, resolve
 from rw.core.diagnostics import advantage_metrics
 from rw.core.losses import LossConfig, comet_loss
@@ -78,6 +79,7 @@ class Learner:
         self.placement = Placement(mesh, reference_params, config.batch)
         self.reference_params = self.placement.params(reference_params)
         self._advantage_function = resolve(config.advantage_function)
+        self._advantage_name = getattr(config.advantage_function, "__qualname__", str(config.advantage_function))
         self._gradient = GradientSum(self._objective, self.placement.shardings)
         self._reference = jax.jit(self._logprobs)
         self._update = make_update(optimizer)
@@ -199,13 +201,7 @@ class Learner:
         if not groups:
             return batch, Advantages(*(np.zeros((0, 0), np.float32),) * 3), []
         advantages = self._advantage_function(batch, config)
-        for name in ("grpo", "mode", "inner"):
-            shape = np.shape(getattr(advantages, name))
-            if shape != batch.mode.shape:
-                raise ConfigError(
-                    f"advantage {self.config.advantage_function!r} returned {name} of shape {shape}; "
-                    f"it must be [G, K] = {batch.mode.shape}"
-                )
+        check_advantages(advantages, self._advantage_name, batch)
         return batch, advantages, token_rows(groups, batch, advantages)
 
     def _micro_batches(self, rows: Sequence[Row], with_reference: bool) -> list[MicroBatch]:

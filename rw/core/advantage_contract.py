@@ -1,0 +1,122 @@
+"""What an advantage function of one's own must do, tried before a run starts; and its name in what a run records.
+
+A function that is passed as an object has no name that another process could load. It is recorded with a hash of its
+source, so that a run is not continued with another function than the one that began it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rw.core.advantages import AdvantageConfig
+from rw.errors import ConfigError
+from rw.types import NO_MODE, Advantages, GroupBatch, Mode
+
+EXPECTED = "(GroupBatch, AdvantageConfig) -> Advantages(grpo, mode, inner), each [G, K], one number a rollout"
+
+
+def recorded_name(function: Callable) -> str:
+    """`module:function@hash`, the same for the same source and the same plain values that it refers to by name.
+
+    Functions that it calls, and arrays, are not looked into: only what is written in the function itself, and numbers,
+    strings and booleans of its module, of the function around it or of its defaults.
+
+    Raises:
+        ConfigError: it is not a function whose source can be read.
+    """
+    plain = inspect.unwrap(function)
+    try:
+        source = inspect.getsource(plain)
+        around = inspect.getclosurevars(plain)
+    except (OSError, TypeError) as error:
+        raise ConfigError(
+            f"advantage {function!r}: its source cannot be read ({error}), so nobody could tell later what a run was "
+            "trained with; pass a function that is written in a file or in a notebook cell"
+        ) from error
+    defaults = {f"{key}=": argument.default for key, argument in inspect.signature(plain).parameters.items()}
+    values = {**around.globals, **around.nonlocals, **defaults}
+    values = {name: values[name] for name in sorted(values) if isinstance(values[name], (bool, int, float, str))}
+    digest = hashlib.sha256(f"{source}\n{values}".encode()).hexdigest()
+    return f"{plain.__module__}:{plain.__qualname__}@{digest[:8]}"
+
+
+def check_advantage(function: Callable, name: str, config: AdvantageConfig) -> None:
+    """Tries a function on the groups that real batches have, also the awkward ones, in cold start and after it.
+
+    Raises:
+        ConfigError: it cannot be called, or what it returns cannot be learnt from; names the function.
+    """
+    for cold_start in (True, False):
+        batch = trial_batch()
+        config = dataclasses.replace(config, cold_start=cold_start)
+        try:
+            with np.errstate(all="ignore"):  # of a division by zero, what matters is whether its result is used
+                advantages = function(batch, config)
+        except Exception as error:  # a user's code: whatever it raises, it would raise in the first step too
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ConfigError(f"advantage {name!r} raised {reason}; it must be {EXPECTED}") from error
+        check_advantages(advantages, name, batch)
+        for field in ("grpo", "mode", "inner"):
+            finite = np.isfinite(np.asarray(getattr(advantages, field)))
+            bad = np.flatnonzero((batch.retained & ~finite).any(axis=1))
+            if bad.size:
+                raise ConfigError(
+                    f"advantage {name!r} returned {field} that is not finite for {TRIAL_GROUPS[bad[0]]}; every "
+                    "retained rollout needs a number"
+                )
+
+
+def check_advantages(advantages: Any, name: str, batch: GroupBatch) -> None:
+    """Raises ConfigError unless `advantages` are Advantages with one number for every rollout of `batch`."""
+    if not isinstance(advantages, Advantages):
+        raise ConfigError(f"advantage {name!r} returned {type(advantages).__name__}; it must be {EXPECTED}")
+    for field in ("grpo", "mode", "inner"):
+        values = np.asarray(getattr(advantages, field))
+        if values.shape != batch.mode.shape:
+            raise ConfigError(
+                f"advantage {name!r} returned {field} of shape {values.shape}; it must be [G, K] = {batch.mode.shape}"
+            )
+        if values.dtype.kind not in "fiub" and values.dtype.name != "bfloat16":
+            raise ConfigError(f"advantage {name!r} returned {field} of dtype {values.dtype}; it must be real numbers")
+
+
+TRIAL_GROUPS = (
+    "a free group with all modes",
+    "a forced group",
+    "a group whose rewards are all equal",
+    "a free group in one mode",
+    "a group with one retained rollout",
+    "a group without a retained rollout",
+)
+
+
+def trial_batch() -> GroupBatch:
+    """One small group of each kind of TRIAL_GROUPS, as the learner would pass them.
+
+    Returns:
+        numpy: rewards f64[6, 5, 2], NaN outside V, mode i32[6, 5], retained bool[6, 5], forced bool[6].
+    """
+    single, multi, agentic = (int(mode) for mode in Mode)
+    task = np.array([[1, 0, 1, 0, -1], [1, 0, 0, 0, -1], [0] * 5, [1, 0, 0, 1, 0], [1, 0, 0, 0, 0], [0] * 5], float)
+    efficiency = np.where(task == 1, [0.9, 0.5, 0.7, 0.8, 0.6], task)
+    mode = np.array(
+        [
+            [single, single, multi, agentic, NO_MODE],
+            [multi] * 5,
+            [single, multi, multi, agentic, single],
+            [agentic] * 5,
+            [single, multi, agentic, single, NO_MODE],
+            [single, multi, agentic, single, NO_MODE],
+        ],
+        np.int32,
+    )
+    retained = np.ones(mode.shape, bool)
+    retained[4, 1:] = retained[5] = retained[3, 4] = False
+    rewards = np.where(retained[..., None], np.stack([task, efficiency], axis=-1), np.nan)
+    return GroupBatch(rewards, mode, retained, np.array([False, True, False, False, False, False]))
