@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import lzma
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,7 @@ def describe(
         ],
         "answer": trajectory.answer,
         "reference": query.reference,
+        "metadata": dict(query.metadata),
         "correct": None if verdict is None else verdict.correct,
         "verdict": None if verdict is None else dataclasses.asdict(verdict),
         "rewards": None if rewards is None else {name: _measured(reward) for name, reward in rewards.items()},
@@ -123,6 +125,53 @@ def load_trajectory(record: Mapping[str, Any]) -> ScoredTrajectory:
         turns=record["router_turns"],
     )
     return ScoredTrajectory(trajectory, None if record["verdict"] is None else Verdict(**record["verdict"]))
+
+
+def read_groups(path: str | os.PathLike) -> list[Group]:
+    """The groups of a file that `TrajectoryWriter` wrote, in its order; under xz where the name ends so.
+
+    Raises:
+        DataError: it cannot be read, or a record lacks what is needed, its arrays perhaps; names the line.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+        text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8")
+    except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise DataError(f"trajectories {path} cannot be read: {error}") from error
+    rollouts: dict[str, list[ScoredTrajectory]] = {}  # a batch holds a query once
+    queries: dict[str, Query] = {}
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):  # texts may hold other separators
+        try:
+            record = json.loads(line)
+            scored = load_trajectory(record)
+            query = _load_query(record)
+        except (ValueError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise DataError(f"trajectories {path}, line {number}, are not those of a run: {reason}") from error
+        queries[query.id] = query
+        rollouts.setdefault(query.id, []).append(scored)
+    return [
+        Group(
+            index,
+            queries[query_id],
+            members[0].trajectory.mode if members[0].trajectory.forced else None,
+            tuple(members),
+        )
+        for index, (query_id, members) in enumerate(rollouts.items())
+    ]
+
+
+def _load_query(record: Mapping[str, Any]) -> Query:
+    reference = record["reference"]
+    return Query(
+        id=record["query_id"],
+        dataset=record["dataset"],
+        domain=record["domain"],
+        prompt=record["question"],
+        reference=tuple(reference) if isinstance(reference, list) else reference,
+        metadata=record.get("metadata", {}),
+    )
 
 
 def _load_call(record: Mapping[str, Any]) -> WorkerCall:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import lzma
 
 import hypothesis.strategies as st
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from rw.errors import DataError
-from rw.rollout.record import TrajectoryWriter, describe, load_trajectory, segment_runs
+from rw.rollout.record import TrajectoryWriter, describe, load_trajectory, read_groups, segment_runs
 from rw.types import (
     CallStatus,
     Group,
@@ -25,7 +26,14 @@ from rw.types import (
     WorkerCall,
 )
 
-QUERY = Query(id="nq/7", dataset="trivia_qa", domain="recall", prompt="Capital of Perú?", reference=("Lima", "Ciudad"))
+QUERY = Query(
+    id="nq/7",
+    dataset="trivia_qa",
+    domain="recall",
+    prompt="Capital of Perú?",
+    reference=("Lima", "Ciudad"),
+    metadata={"question": "Capital?"},
+)
 P, J, O, M, I = Segment.PROMPT, Segment.INJECTED, Segment.OBSERVATION, Segment.MODE, Segment.INNER
 
 
@@ -124,6 +132,7 @@ def test_record_of_a_single_rollout_reads_as_it_happened(codec):
         ],
         "answer": "Lima",
         "reference": ["Lima", "Ciudad"],
+        "metadata": {"question": "Capital?"},
         "correct": True,
         "verdict": {"correct": True, "detail": "alias", "tier": ""},
         "rewards": {"task": 1.0, "efficiency": 0.5},
@@ -232,6 +241,56 @@ def test_writer_leaves_one_whole_file_a_step(codec, tmp_path):
     ]
     for record, scored in zip(records, [answered, failed, broken, answered], strict=True):
         assert_equal(load_trajectory(record), scored)
+
+
+def some_groups(codec) -> list[Group]:
+    """One group with its mode assigned and one without."""
+    other = Query(id="sim-1", dataset="simulated", domain="arith", prompt="3 + 4?", reference="7")
+    forced = trajectory(codec, SINGLE, forced=True)
+    free = trajectory(codec, SINGLE, query_id=other.id)
+    failed = dict(mode=None, answer=None, calls=(), status=Status.TERMINAL_INVALID, violation=Violation.MODE_GRAMMAR)
+    return [
+        Group(0, QUERY, Mode.SINGLE, tuple(ScoredTrajectory(forced, Verdict(correct)) for correct in (True, False))),
+        Group(1, other, None, (ScoredTrajectory(dataclasses.replace(free, **failed), None),) * 2),
+    ]
+
+
+def assert_same_groups(read, groups):
+    assert [(g.index, g.query, g.forced_mode) for g in read] == [(g.index, g.query, g.forced_mode) for g in groups]
+    for ours, theirs in zip(read, groups, strict=True):
+        for left, right in zip(ours.rollouts, theirs.rollouts, strict=True):
+            assert_equal(left, right)
+
+
+def test_groups_come_back_from_their_file_and_from_its_xz(codec, tmp_path):
+    groups = some_groups(codec)
+    path = TrajectoryWriter(tmp_path, codec).write(3, groups)
+    assert_same_groups(read_groups(path), groups)
+    packed = tmp_path / "step.jsonl.xz"
+    packed.write_bytes(lzma.compress(path.read_bytes()))
+    assert_same_groups(read_groups(packed), groups)
+
+
+def test_a_line_separator_within_a_text_ends_no_record(codec, tmp_path):
+    query = dataclasses.replace(QUERY, prompt="one\u2028two\x85three")
+    path = TrajectoryWriter(tmp_path, codec).write(3, [dataclasses.replace(some_groups(codec)[0], query=query)])
+    assert read_groups(path)[0].query == query
+
+
+def test_files_that_hold_no_groups_are_refused(codec, tmp_path):
+    with pytest.raises(DataError, match="none.jsonl cannot be read"):
+        read_groups(tmp_path / "none.jsonl")
+    packed = tmp_path / "broken.jsonl.xz"
+    packed.write_bytes(b"not xz")
+    with pytest.raises(DataError, match="broken.jsonl.xz cannot be read"):
+        read_groups(packed)
+    without = TrajectoryWriter(tmp_path, codec, with_arrays=False).write(3, some_groups(codec))
+    with pytest.raises(DataError, match="holds no arrays"):
+        read_groups(without)
+    other = tmp_path / "metrics.jsonl"
+    other.write_text('{"step": 1}\n')
+    with pytest.raises(DataError, match="metrics.jsonl, line 1, are not those of a run: KeyError: 'rollout'"):
+        read_groups(other)
 
 
 def test_files_of_steps_that_run_again_are_set_aside(codec, tmp_path):
