@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -23,13 +25,27 @@ class Interrupts:
     """Turns the first signal into StopRequested at the next `check` or during `guard`; a second one kills as usual."""
 
     def __init__(self):
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None  # from `listen` on
         self._asked = asyncio.Event()
         self._number = 0
-        for number in SIGNALS:
-            self._loop.add_signal_handler(number, self._ask, number)
 
-    def _ask(self, number: int) -> None:
+    def listen(self) -> None:
+        """Belongs to the running loop from now on. Signals reach only the main thread; elsewhere `ask` stands in."""
+        self._loop = asyncio.get_running_loop()
+        if self._on_main_thread():
+            for number in SIGNALS:
+                self._loop.add_signal_handler(number, self._handle, number)
+        if self._number:  # asked before anyone listened
+            self._asked.set()
+
+    def ask(self, number: int) -> None:
+        """Asks for the end from any thread, as the signal of that number would."""
+        self._number = number
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._asked.set)
+
+    def _handle(self, number: int) -> None:
         self._number = number
         self._asked.set()
         self.close()
@@ -55,5 +71,38 @@ class Interrupts:
 
     def close(self) -> None:
         """Gives the signals back to their default."""
-        for number in SIGNALS:
-            self._loop.remove_signal_handler(number)
+        if self._on_main_thread():
+            for number in SIGNALS:
+                self._loop.remove_signal_handler(number)
+
+    @staticmethod
+    def _on_main_thread() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+
+def run_in_loop(body: Callable[[Interrupts], Awaitable[T]]) -> T:
+    """Runs `body` in an event loop of its own and waits for its end.
+
+    Where this thread runs a loop already, as a notebook's kernel does, `body` gets a thread of its own. The stop button
+    then interrupts the one that waits here, which asks `body` to end in order, and goes on waiting for that.
+    """
+    interrupts = Interrupts()
+
+    async def listening() -> T:
+        interrupts.listen()
+        try:
+            return await body(interrupts)
+        finally:
+            interrupts.close()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(listening())
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="rw-run") as thread:
+        ended = thread.submit(asyncio.run, listening())
+        while True:
+            try:
+                return ended.result()
+            except KeyboardInterrupt:
+                interrupts.ask(signal.SIGINT)

@@ -40,15 +40,21 @@ Metrics = dict[str, float]
 
 
 class MetricWriter:
-    """Appends one row a step to <workdir>/metrics.jsonl, flushed at once, and its numbers to <workdir>/tensorboard.
+    """Appends one row a step to <workdir>/<name>.jsonl, flushed at once, and its numbers to <workdir>/tensorboard.
 
-    A line that a kill cut short is set aside when the file is opened, in metrics.superseded.jsonl.
+    A line that a kill cut short is set aside when the file is opened, in <name>.superseded.jsonl.
     """
 
-    def __init__(self, workdir: str | os.PathLike, tensorboard: bool = True, clock: Callable[[], float] = time.time):
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        tensorboard: bool = True,
+        clock: Callable[[], float] = time.time,
+        name: str = "metrics",
+    ):
         """Raises ConfigError where TensorBoard is asked for and tensorboardX is not installed."""
-        self.path = pathlib.Path(workdir) / "metrics.jsonl"
-        self.superseded_path = pathlib.Path(workdir) / "metrics.superseded.jsonl"
+        self.path = pathlib.Path(workdir) / f"{name}.jsonl"
+        self.superseded_path = pathlib.Path(workdir) / f"{name}.superseded.jsonl"
         self._clock = clock
         self._events_type = _event_writer() if tensorboard else None
         self._events = None
@@ -76,6 +82,10 @@ class MetricWriter:
         self._last_row = row
         if self._events_type is not None:
             self._write_events(step, values, now)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows as written, in order of step."""
+        return [json.loads(line) for line in _lines(self.path)]
 
     def resume(self, step: int) -> int:
         """Sets rows beyond `step` aside, so that each step appears once in metrics.jsonl; returns their number."""

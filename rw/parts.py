@@ -5,11 +5,11 @@ Only construction lives here; what the parts do together is in train.py and warm
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
+import functools
 import pathlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
 import jax
 
@@ -17,7 +17,7 @@ from rw import progress
 from rw.data import replay
 from rw.data.order import batch_indices
 from rw.errors import ConfigError, DataError
-from rw.interrupts import Interrupts, StopRequested
+from rw.interrupts import Interrupts, StopRequested, run_in_loop
 from rw.protocol.chat import TokenCodec
 from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
@@ -59,11 +59,22 @@ class Parts:
     codec: TokenCodec
     protocol: RouterProtocol
     queries: QueryBatches
+    validation: Sequence[Query]
+    test: Sequence[Query]
     worker_ids: tuple[str, ...]
     client: HttpWorkerClient
     ledger: Ledger
     scorer: Scorer
     device: DeviceThread
+
+    @contextlib.contextmanager
+    def booked_as(self, label: str) -> Iterator[None]:
+        """Calls made inside are booked as run `<name>/<label>`: those of an evaluation are not those of a step."""
+        run, self.ledger.run = self.ledger.run, f"{self.ledger.run}/{label}"
+        try:
+            yield
+        finally:
+            self.ledger.run = run
 
     async def collect(
         self,
@@ -118,12 +129,17 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
         protocol = RouterProtocol(codec, Prompts.load(config.protocol.templates), cards, config.protocol)
         queries = query_batches(config)
         check_prompts(protocol, queries, config.steps, config.queries_per_batch)
+        validation, test = held_out_queries(config)
+        for query in (*validation, *test):
+            protocol.check_fits(query)
         yield Parts(
             config=config,
             workdir=workdir,
             codec=codec,
             protocol=protocol,
             queries=queries,
+            validation=validation,
+            test=test,
             worker_ids=tuple(card.id for card in cards),
             client=client,
             ledger=ledger,
@@ -137,23 +153,21 @@ def run_interruptible(
 ) -> int:
     """Runs `body` with the parts of a run in a working directory of its own; returns the exit code.
 
-    SIGTERM and SIGINT end it in order, with a line that says `after_stop` and the code that shells give a signal.
+    SIGTERM and SIGINT end it in order, with a line that says `after_stop` and the code that shells give a signal. It can
+    be called in a notebook too, whose stop button is a SIGINT.
     """
 
-    async def run(workdir: Workdir) -> int:
+    async def run(workdir: Workdir, interrupts: Interrupts) -> int:
         async with open_parts(config, workdir) as parts:
-            interrupts = Interrupts()
             try:
                 await body(parts, interrupts)
                 return 0
             except StopRequested as stop:
                 progress.say(f"{stop}; {after_stop}")
                 return stop.exit_code
-            finally:
-                interrupts.close()
 
     with Workdir(workdir_path) as workdir:
-        return asyncio.run(run(workdir))
+        return run_in_loop(functools.partial(run, workdir))
 
 
 def load_codec(path: str) -> TokenCodec:
@@ -206,11 +220,40 @@ def query_batches(config: RunConfig) -> QueryBatches:
     if config.data.source == "simulated":
         world_seed, seed = config.workers.world_seed, config.seed
         return lambda b, size: simulated_queries.batch(world_seed, b, size, "train", draw_seed=seed)
-    all_queries, _, _ = replay.load_nq6()
-    train, _ = replay.split(all_queries, config.data.split_seed, config.data.test_queries)
+    train, _ = recorded_questions(config)
     if config.queries_per_batch > len(train):
         raise DataError(f"queries_per_batch={config.queries_per_batch} is more than the {len(train)} training queries")
     return lambda b, size: [train[index] for index in batch_indices(config.seed, b, len(train), size)]
+
+
+def held_out_queries(config: RunConfig) -> tuple[list[Query], list[Query]]:
+    """(validation, test): the questions of the run's evaluations. Neither is ever trained on."""
+    evaluation, data = config.evaluation, config.data
+    sizes = (evaluation.validation_queries if evaluation.every else 0, evaluation.test_queries)
+    if data.source == "nq6":
+        all_queries, _, _ = replay.load_nq6()
+        _, *held_out = replay.split(all_queries, data.split_seed, data.test_queries, data.validation_queries)
+        return tuple(queries[:size] for queries, size in zip(held_out, sizes, strict=True))
+    world_seed = config.workers.world_seed
+    return (
+        simulated_queries.distinct(world_seed, sizes[0], "validation", config.seed),
+        simulated_queries.distinct(world_seed, sizes[1], "test", draw_seed_of_test(config)),
+    )
+
+
+def draw_seed_of_test(config: RunConfig) -> int:
+    """What draws the simulated test questions."""
+    seed = config.evaluation.test_seed
+    return config.seed if seed is None else seed
+
+
+def recorded_questions(config: RunConfig) -> tuple[list[Query], replay.Answers]:
+    """The questions a run trains on and the recorded answers to all."""
+    all_queries, _, answers = replay.load_nq6()
+    train, _, _ = replay.split(
+        all_queries, config.data.split_seed, config.data.test_queries, config.data.validation_queries
+    )
+    return train, answers
 
 
 def check_prompts(protocol: RouterProtocol, queries: QueryBatches, batches: int, size: int) -> None:

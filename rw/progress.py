@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from rw.evaluation.outcomes import ArmResult
 from rw.rollout.stream import Progress
 
 _CONSOLE = Console(stderr=False, highlight=False, soft_wrap=True)
@@ -23,14 +24,14 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def rollouts(step: int) -> Iterator[Callable[[Progress], None]]:
-    """A callback for a step's progress: a bar on a terminal, nothing elsewhere."""
+def rollouts(label: str) -> Iterator[Callable[[Progress], None]]:
+    """A callback for the progress of rollouts ("step 3"): a bar on a terminal, nothing elsewhere."""
     if not _CONSOLE.is_terminal:
         yield lambda progress: None
         return
-    columns = (TextColumn("step {task.fields[step]} rollouts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.fields[label]} rollouts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=_CONSOLE, transient=True) as bar:
-        task = bar.add_task("rollouts", total=None, step=step)
+        task = bar.add_task("rollouts", total=None, label=label)
         yield lambda progress: bar.update(task, completed=progress.rollouts, total=progress.total)
 
 
@@ -52,6 +53,22 @@ def step_line(row: Mapping[str, Any], step: int, steps: int, cold_start: bool) -
         f"  kl {_number(row, 'loss/kl', '.4f')}  grad {_number(row, 'grad_norm', '.3f')}"
         f"  {row['perf/step_s']:.2f} s (rollout {row['perf/rollout_s']:.2f}, train {row['perf/train_s']:.2f})"
     )
+
+
+def validation_line(row: Mapping[str, Any], step: int, best_step: int, seconds: float) -> str:
+    """One validation in one line."""
+    modes = "/".join(_number(row, f"eval/mode_share/{word}", ".2f") for word in ("single", "multi", "agentic"))
+    return (
+        f"validation of step {step}: accuracy {row['eval/accuracy']:.3f} of {row['eval/questions']:.0f}, greedy"
+        f"  invalid {row['eval/invalid']:.2f}  excluded {row['eval/excluded']:.2f}  modes {modes}"
+        f"  cost {_number(row, 'eval/cost_usd', '.2e')} USD  best {best_step}  {seconds:.2f} s"
+    )
+
+
+def arm_line(result: ArmResult) -> str:
+    """One arm of the final evaluation in one line."""
+    correct = sum(outcome.correct for outcome in result.outcomes)
+    return f"test: {result.arm:<18} {correct}/{len(result.outcomes)} right"
 
 
 def _number(row: Mapping[str, Any], name: str, form: str) -> str:

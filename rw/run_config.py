@@ -56,10 +56,11 @@ class DataConfig:
     source: str = "simulated"  # simulated | nq6
     split_seed: int = 0  # nq6: which questions are held out for testing
     test_queries: int = 120  # nq6: how many
+    validation_queries: int = 40  # nq6: how many others are held out to choose the best router by
 
     def __post_init__(self):
         require_one_of("data.source", self.source, ("simulated", "nq6"))
-        _require_at_least(self, "data.", 0, "test_queries")
+        _require_at_least(self, "data.", 0, "test_queries", "validation_queries")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +213,7 @@ class EvaluationConfig:
     """Greedy evaluation: on validation questions while training, of the best router on test questions at the end."""
 
     every: int = 10  # steps between two validations; 0: none, and the last router counts as the best
-    validation_queries: int = 64
+    validation_queries: int = 40
     test_queries: int = 120  # 0: no final evaluation
     test_seed: int | None = None  # draw of the test questions; None: the run's seed
     arms: tuple[str, ...] = ("trained", "warm_start", "forced")  # who answers the test questions: of ARMS
@@ -287,6 +288,7 @@ class RunConfig:
                 f"workers.kind={self.workers.kind!r} cannot answer the questions of data.source={self.data.source!r}: "
                 "'simulated' and 'simulated' belong together, and so do 'nq6' and 'replay' or 'http'"
             )
+        check_arms(self)
         longest = self.protocol.prompt_limit + self.protocol.response_budget
         for name, buckets in (
             ("batch.length_buckets", self.batch.length_buckets),
@@ -297,3 +299,21 @@ class RunConfig:
                     f"{name}={buckets} ends below protocol.prompt_limit + protocol.response_budget = {longest}: raise "
                     "its last value, or lower the limits"
                 )
+
+
+def check_arms(config: RunConfig) -> None:
+    """Raises ConfigError for arms of the final evaluation that nobody can answer for, and for more questions than are
+    held out."""
+    known = {"simulated": {"scripted", "random", "oracle"}, "replay": {"scripted", "random", "oracle", "knn"}}
+    baselines = set(config.evaluation.arms) - {"trained", "warm_start", "forced"}
+    if unknown := sorted(baselines - known.get(config.workers.kind, set())):
+        raise ConfigError(
+            f"evaluation.arms={config.evaluation.arms}: {', '.join(unknown)} cannot be had with workers.kind="
+            f"{config.workers.kind!r}; leave it out"
+        )
+    if config.data.source == "nq6":
+        for name in ("validation_queries", "test_queries"):
+            wanted, held_out = getattr(config.evaluation, name), getattr(config.data, name)
+            is_used = name == "test_queries" or config.evaluation.every
+            if is_used and wanted > held_out:
+                raise ConfigError(f"evaluation.{name}={wanted} is more than data.{name}={held_out}, which are held out")

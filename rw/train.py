@@ -8,6 +8,9 @@ A step, in the order in which it happens (`Trainer.step`):
     publish   the new weights to the sampler                                  learner.publish
     record    metrics, trajectories, now and then a checkpoint
 
+Every few steps the router is validated greedily and the best one kept; after the last step it answers the test
+questions, beside its baselines, and the run's report is written (evaluate.py).
+
 The same command continues a run that stopped, at the batch after its last checkpoint: queries, forced modes and
 sampling keys are pure functions of (seed, batch index, query id, rollout), so nothing else needs to be remembered.
 """
@@ -26,6 +29,7 @@ from rw.config import as_dict, load_config
 from rw.core import schedule
 from rw.core.advantages import AdvantageConfig
 from rw.core.diagnostics import group_metrics, reward_metrics
+from rw.evaluate import FinalEvaluation, GreedyRouter, Validation, trained_router
 from rw.initial import initial_router
 from rw.interrupts import Interrupts
 from rw.learner.batch import group_batch
@@ -64,8 +68,12 @@ async def run(parts: Parts, interrupts: Interrupts) -> None:
     initial = await initial_router(parts, interrupts)
     async with await parts.device.run(Trainer, parts, initial) as trainer:
         await trainer.resume()
-        while trainer.next_batch < parts.config.steps:
+        while True:
+            await trainer.validate(interrupts)
+            if trainer.next_batch >= parts.config.steps:
+                break
             await trainer.step(interrupts)
+        await trainer.test(interrupts)
     progress.say(f"finished; results in {parts.workdir.path}")
 
 
@@ -117,6 +125,8 @@ class Trainer:
         self.engine.check_concurrency(
             min(config.rollout.concurrency, config.queries_per_batch * config.rollouts_per_query)
         )
+        self.greedy_router = GreedyRouter(parts)
+        self.validation = Validation(parts, self.greedy_router)
         self.metrics = metrics.MetricWriter(parts.workdir.path, tensorboard=config.log.tensorboard)
         self.trajectories = TrajectoryWriter(parts.workdir.path, parts.codec, config.log.trajectory_arrays)
         self._initial_state = init_state(self.learner.placement.params(initial), self.optimizer, config.seed)
@@ -143,7 +153,9 @@ class Trainer:
                 await self.parts.device.run(self.checkpoints.save, self.state)
         finally:
             await self.engine.close()
+            await self.greedy_router.close()
             self.metrics.close()
+            self.validation.close()
             self.checkpoints.close()
 
     async def resume(self) -> None:
@@ -153,6 +165,7 @@ class Trainer:
         self.state = template if restored is None else restored
         self.parts.workdir.write_config(as_dict(self.config))
         self.metrics.resume(self.version)
+        self.validation.resume(self.version)
         self.trajectories.resume(self.version)
         self.spent_usd = self.metrics.last_row.get("cost/total", 0.0)
         await self.publish()
@@ -184,7 +197,7 @@ class Trainer:
 
     async def roll_out(self, plan: BatchPlan) -> list[Group]:
         """K rollouts of every query of the batch, scored; then the caches' memory goes to the learner."""
-        with progress.rollouts(plan.step) as on_progress:
+        with progress.rollouts(f"step {plan.step}") as on_progress:
             groups = await self.parts.collect(
                 self.engine,
                 plan.queries,
@@ -212,8 +225,19 @@ class Trainer:
 
     async def publish(self) -> None:
         """Gives the sampler the current weights; their version is the number of steps that made them."""
-        weights = await self.parts.device.run(publish, self.state.params, self.config.model, self.version)
-        await self.engine.publish(weights)
+        self.weights = await self.parts.device.run(publish, self.state.params, self.config.model, self.version)
+        await self.engine.publish(self.weights)
+
+    async def validate(self, interrupts: Interrupts) -> None:
+        """Validates the current router where that is due. A checkpoint comes first: no run goes back behind it then."""
+        if self.validation.is_due(self.version):
+            await self.parts.device.run(self.checkpoints.save, self.state)
+            await self.validation.run(self.weights, self.state.params, interrupts)
+
+    async def test(self, interrupts: Interrupts) -> None:
+        """The final evaluation, of the best router by validation."""
+        trained = trained_router(self.validation, self.state.params, self.version)
+        await FinalEvaluation(self.parts, self.greedy_router, interrupts).run(*trained)
 
     async def record(self, plan: BatchPlan, groups: Sequence[Group], row: dict[str, Any]) -> None:
         """Metrics, trajectories, a line for people, and a checkpoint where one is due."""

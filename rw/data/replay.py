@@ -121,17 +121,26 @@ def load_nq6(path: str | os.PathLike[str] | None = None) -> tuple[list[Query], t
     return queries, tuple(model.card for model in NQ6_MODELS), answers
 
 
-def split(queries: Sequence[Query], seed: int, test: int = 120) -> tuple[list[Query], list[Query]]:
-    """(train, test) queries, each in the given order; the draw depends on seed and questions alone, not on the order.
+def split(
+    queries: Sequence[Query], seed: int, test: int = 120, validation: int = 0
+) -> tuple[list[Query], list[Query], list[Query]]:
+    """(train, validation, test) queries, each in the given order; the draw depends on seed and questions alone, not on
+    the order, and which queries are for testing does not depend on `validation`.
 
     Raises:
-        DataError: fewer than `test` + 1 queries.
+        DataError: fewer than `test` + `validation` + 1 queries.
     """
-    if not 0 <= test < len(queries):
-        raise DataError(f"cannot hold out {test} of {len(queries)} queries and keep some to train on")
-    ranked = sorted(queries, key=lambda query: _rank(seed, query))
-    held_out = {query.id for query in ranked[:test]}
-    return [q for q in queries if q.id not in held_out], [q for q in queries if q.id in held_out]
+    if min(test, validation) < 0 or not test + validation < len(queries):
+        raise DataError(
+            f"cannot hold out {test} test and {validation} validation of {len(queries)} queries and train on the rest"
+        )
+    ranked = [query.id for query in sorted(queries, key=lambda query: _rank(seed, query))]
+    tested, validated = set(ranked[:test]), set(ranked[test : test + validation])
+    return (
+        [query for query in queries if query.id not in tested | validated],
+        [query for query in queries if query.id in validated],
+        [query for query in queries if query.id in tested],
+    )
 
 
 def _rank(seed: int, query: Query) -> tuple[bytes, str]:

@@ -96,7 +96,7 @@ def read_arm(path: str | os.PathLike[str]) -> ArmResult:
         lines = path.read_text(encoding="utf-8").split("\n")
         about = json.loads(lines[0])
         results = []
-        for number, line in enumerate(lines[1:], start=1):
+        for number, line in enumerate(lines[1:], start=1):  # noqa: B007, the error below names it
             if line:
                 record = json.loads(line)
                 results.append(Outcome(**{**record, "workers": tuple(record["workers"])}))

@@ -129,6 +129,16 @@ class SamplerEngine:
             await self._device.run(self._pool.drop)
             self._table.forget_caches()
 
+    async def withdraw(self) -> None:
+        """Gives back the memory of caches and weights; `publish` comes before the next turn. RuntimeError while turns
+        are being sampled."""
+        async with self._between_ticks:
+            if self._turns:
+                raise RuntimeError("withdraw weights only when no turn is being sampled")
+            self._weights = None
+            await self._device.run(self._pool.drop)
+            self._table.forget_caches()
+
     async def release(self, episode: EpisodeId) -> None:
         """Frees the episode's slot and ends its running turn, if any; unknown episodes are ignored."""
         turn = self._turns.get(episode)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 
-from rw.errors import ConfigError
+from rw.errors import ConfigError, DataError
 from rw.simulation.world import DOMAINS, Kind, Question, World, all_questions, digest
 from rw.types import Query
 
@@ -82,3 +82,14 @@ def batch(
     """The queries of one data batch: batch b of size n holds the indices from b·n on."""
     first = data_batch_index * size
     return [query(seed, split, index, draw_seed) for index in range(first, first + size)]
+
+
+def distinct(seed: int, count: int, split: str, draw_seed: int | None = None) -> list[Query]:
+    """The first `count` queries of a split's draw, no question twice; DataError where the split has too few."""
+    fewest = min(len(_questions_by_split(kind)[split]) for kind in Kind)
+    if count > len(DOMAINS) * fewest:
+        raise DataError(
+            f"{count} different {split} questions of the simulated world: there are at most {len(DOMAINS) * fewest} in "
+            "equal parts"
+        )
+    return batch(seed, 0, count, split, draw_seed)

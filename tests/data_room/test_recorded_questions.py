@@ -132,17 +132,26 @@ def test_repeated_question_or_id_and_broken_line_are_refused(tmp_path):
 
 def test_split_depends_on_seed_and_questions_and_not_on_their_order():
     queries, _, _ = load_nq6()
-    train, test = split(queries, seed=0)
+    train, validation, test = split(queries, seed=0)
+    assert validation == []
     assert (len(train), len(test)) == (200, 120)
     assert {query.id for query in train}.isdisjoint(query.id for query in test)
     assert [query.id for query in train] == [query.id for query in queries if query in train]
-    reversed_train, reversed_test = split(queries[::-1], seed=0)
+    reversed_train, _, reversed_test = split(queries[::-1], seed=0)
     assert {query.id for query in reversed_test} == {query.id for query in test} and len(reversed_train) == 200
-    assert {query.id for query in split(queries, seed=1)[1]} != {query.id for query in test}
+    assert {query.id for query in split(queries, seed=1)[2]} != {query.id for query in test}
     digest = hashlib.sha256(",".join(query.id for query in test).encode()).hexdigest()
     assert digest.startswith("1049cf79f77af3ec")  # another split would put tested questions into training
-    with pytest.raises(DataError, match="cannot hold out 320 of 320"):
+    with pytest.raises(DataError, match="cannot hold out 320 test and 0 validation of 320"):
         split(queries, seed=0, test=320)
+
+
+def test_validation_queries_are_taken_from_the_training_ones():
+    queries, _, _ = load_nq6()
+    train, validation, test = split(queries, seed=3, test=120, validation=40)
+    assert (len(train), len(validation), len(test)) == (160, 40, 120)
+    assert test == split(queries, seed=3)[2]
+    assert sorted(q.id for q in train + validation) == sorted(q.id for q in split(queries, seed=3)[0])
 
 
 def token_f1(prediction: str, reference: str) -> float:

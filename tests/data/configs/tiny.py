@@ -47,5 +47,9 @@ def get_config():
     config.batch.policy_buckets = (128,)
     config.rollout.concurrency = 24
     config.checkpoint.every = 1
+    config.evaluation.every = 2
+    config.evaluation.validation_queries = 5
+    config.evaluation.test_queries = 10
+    config.evaluation.arms = ("trained", "warm_start", "forced", "scripted", "oracle")
     config.log.tensorboard = False
     return config

@@ -1,0 +1,224 @@
+"""Evaluation of a run's routers: on validation questions while it trains, on test questions when it has ended.
+
+A router is evaluated as it would be used: greedily, one rollout a question. What it earns is in rw/evaluation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import shutil
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rw import progress
+from rw.config import as_dict
+from rw.errors import CheckpointError
+from rw.evaluation.arms import scripted_routers
+from rw.evaluation.outcomes import ArmResult, Outcome, arm_path, outcomes, read_arm, write_arm
+from rw.evaluation.validation import best_validation, validation_metrics
+from rw.interrupts import Interrupts
+from rw.learner.checkpoint import config_fingerprint, load_params, save_params
+from rw.learner.publish import publish
+from rw.metrics import MetricWriter
+from rw.parts import Parts, draw_seed_of_test
+from rw.sampler.engine import SamplerEngine
+from rw.sampler.interface import Sampler
+from rw.sampler.scripted import ScriptedSampler
+from rw.simulation.policies import script
+from rw.types import Mode, PublishedWeights, Query
+
+
+class GreedyRouter:
+    """A sampler engine of its own, beside the one that explores; it holds weights and caches only while it answers."""
+
+    def __init__(self, parts: Parts):
+        config = parts.config
+        self.parts = parts
+        self.engine = SamplerEngine(
+            parts.codec,
+            config.model,
+            dataclasses.replace(config.sampling, greedy=True),
+            dataclasses.replace(config.engine, deterministic=config.deterministic),
+            parts.device,
+            config.seed,
+        )
+
+    async def answer(
+        self, weights: PublishedWeights, queries: Sequence[Query], label: str, step: int = 0, mode: Mode | None = None
+    ) -> tuple[Outcome, ...]:
+        """One outcome a query, with its mode free or forced to `mode`; its calls are booked under `label`."""
+        await self.engine.publish(weights)
+        try:
+            return await answer(self.parts, self.engine, queries, label, step, mode, weights.version)
+        finally:
+            await self.engine.withdraw()
+
+    async def close(self) -> None:
+        """Ends the engine."""
+        await self.engine.close()
+
+
+async def answer(
+    parts: Parts,
+    sampler: Sampler,
+    queries: Sequence[Query],
+    label: str,
+    step: int = 0,
+    mode: Mode | None = None,
+    version: int = 0,
+) -> tuple[Outcome, ...]:
+    """One rollout of each query by any sampler."""
+    with parts.booked_as(label), progress.rollouts(label) as on_progress:
+        groups = await parts.collect(
+            sampler,
+            queries,
+            None if mode is None else [mode] * len(queries),
+            rollouts_per_query=1,
+            step=step,
+            policy_version=version,
+            on_progress=on_progress,
+        )
+    return outcomes(groups)
+
+
+class Validation:
+    """Validates routers by their version; a row of each goes to validation.jsonl, the best one's parameters to best/.
+
+    Whoever asks for it has saved a checkpoint of that version: so a run that is continued never goes back behind it.
+    """
+
+    def __init__(self, parts: Parts, router: GreedyRouter):
+        self.parts, self.router = parts, router
+        self.config = parts.config.evaluation
+        tensorboard = parts.config.log.tensorboard
+        self.rows = MetricWriter(parts.workdir.path, tensorboard=tensorboard, name="validation")
+
+    def resume(self, step: int) -> None:
+        """Sets rows of later routers aside: they will be made again."""
+        self.rows.resume(step)
+
+    def is_due(self, step: int) -> bool:
+        """Whether the router of that many updates is still to be validated: every N, the first and the last."""
+        every = self.config.every
+        return (
+            bool(every) and (step % every == 0 or step == self.parts.config.steps) and self.rows.last_row["step"] < step
+        )
+
+    async def run(self, weights: PublishedWeights, params: Any, interrupts: Interrupts) -> None:
+        """Validates one version and keeps it where it is the best so far; the earlier of equals stays."""
+        step, began = weights.version, time.monotonic()
+        answered = await interrupts.guard(
+            self.router.answer(weights, self.parts.validation, label="validation", step=step)
+        )
+        row = validation_metrics(answered)
+        best = best_validation(self.rows.rows())
+        if best is None or row["eval/accuracy"] > best[1]:
+            best = (step, row["eval/accuracy"])
+            await self._keep(params, step, row["eval/accuracy"])
+        self.rows.write(step, row | {"eval/best_step": best[0], "eval/best_accuracy": best[1]})
+        self._remove_others(best[0])
+        progress.say(progress.validation_line(row, step, best[0], time.monotonic() - began))
+
+    def best(self) -> tuple[int, pathlib.Path] | None:
+        """(step, its parameters) of the best router, or None where none is kept."""
+        best = best_validation(row for row in self.rows.rows() if self._path(row["step"]).is_dir())
+        return None if best is None else (best[0], self._path(best[0]))
+
+    def close(self) -> None:
+        """Closes the file of rows."""
+        self.rows.close()
+
+    def _path(self, step: int) -> pathlib.Path:
+        return self.parts.workdir.file("best") / f"step_{step:06d}"
+
+    async def _keep(self, params: Any, step: int, accuracy: float) -> None:
+        about = {"tokenizer_fingerprint": self.parts.codec.fingerprint, "step": step, "validation_accuracy": accuracy}
+        await self.parts.device.run(save_params, self._path(step), params, about, overwrite=True)
+
+    def _remove_others(self, step: int) -> None:
+        for path in self.parts.workdir.file("best").glob("step_*"):
+            if path != self._path(step):
+                shutil.rmtree(path)
+
+
+class FinalEvaluation:
+    """The arms of `evaluation.arms` on the test questions, each kept as soon as it is whole and not answered again."""
+
+    def __init__(self, parts: Parts, router: GreedyRouter, interrupts: Interrupts):
+        self.parts, self.router, self.interrupts = parts, router, interrupts
+
+    async def run(self, trained: Any, trained_step: int) -> None:
+        """All arms, in their order.
+
+        Args:
+            trained: the trained router's parameters, or the directory where they are saved.
+            trained_step: updates that made them.
+        """
+        arms = self.parts.config.evaluation.arms if self.parts.test else ()
+        if "trained" in arms or "forced" in arms:
+            weights = await self._weights(trained, trained_step)
+            if "trained" in arms:
+                await self._router_arm("trained", weights)
+            for mode in Mode if "forced" in arms else ():
+                await self._router_arm(f"forced_{mode.word}", weights, mode)
+        if "warm_start" in arms:
+            await self._router_arm("warm_start", await self._weights(self.parts.workdir.file("reference"), 0))
+        if self.parts.config.workers.kind == "simulated":
+            await self._scripted_arms(arms)
+
+    async def _weights(self, params: Any, version: int) -> PublishedWeights:
+        if isinstance(params, pathlib.Path):
+            params, _ = await self.parts.device.run(load_params, params)
+        return await self.parts.device.run(publish, params, self.parts.config.model, version)
+
+    async def _router_arm(self, arm: str, weights: PublishedWeights, mode: Mode | None = None) -> None:
+        about = self._about(weights.version)
+        if not self._is_done(arm, about):
+            label = f"test_{arm}"
+            found = await self.interrupts.guard(self.router.answer(weights, self.parts.test, label, mode=mode))
+            self._keep(ArmResult(arm, about, found))
+
+    async def _scripted_arms(self, arms: Sequence[str]) -> None:
+        by_id = {query.id: query for query in self.parts.test}
+        for arm, policy in scripted_routers(arms).items():
+            about = self._about(None)
+            if not self._is_done(arm, about):
+                sampler = ScriptedSampler(self.parts.codec, script(policy, by_id.__getitem__))
+                found = answer(self.parts, sampler, self.parts.test, f"test_{arm}")
+                self._keep(ArmResult(arm, about, await self.interrupts.guard(found)))
+
+    def _about(self, step: int | None) -> dict[str, Any]:
+        config = self.parts.config
+        return {
+            "split": "test",
+            "draw_seed": config.data.split_seed if config.data.source == "nq6" else draw_seed_of_test(config),
+            "queries": len(self.parts.test),
+            "source": config.data.source,
+            "step": step,
+            "greedy": True,
+            "seed": config.seed,
+            "config_fingerprint": config_fingerprint(as_dict(config)),
+        }
+
+    def _is_done(self, arm: str, about: dict[str, Any]) -> bool:
+        """Whether the arm's file answers these questions with this router already."""
+        path = arm_path(self.parts.workdir.path, arm)
+        if not path.is_file():
+            return False
+        ignored = "config_fingerprint"  # of keys that a continued run may change
+        stored = {key: value for key, value in read_arm(path).about.items() if key != ignored}
+        return stored == {key: value for key, value in about.items() if key != ignored}
+
+    def _keep(self, result: ArmResult) -> None:
+        write_arm(self.parts.workdir.path, result)
+        progress.say(progress.arm_line(result))
+
+
+def trained_router(validation: Validation, last: Any, last_step: int) -> tuple[Any, int]:
+    """What counts as the trained router: the best by validation, the last one where nothing was validated."""
+    best = validation.best()
+    if best is None and validation.config.every:
+        raise CheckpointError(f"no validated router is left in {validation.parts.workdir.file('best')}")
+    return (last, last_step) if best is None else (best[1], best[0])

@@ -1,0 +1,50 @@
+"""Validation while training: the numbers of one validation, and which router was the best so far. Knows no files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rw.evaluation.outcomes import Outcome
+from rw.types import Mode, Status
+
+MODES = (*(mode.word for mode in Mode), "none")
+
+
+def validation_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Numbers of one validation, `eval/…`; shares are of all questions, those lost to infrastructure included.
+
+    `accuracy` and `accuracy/{kind}`, `mode_share/{mode}` and `mode_share/{kind}/{mode}` (`none`: no mode was declared),
+    `invalid` and `excluded` (lost to infrastructure, counted as wrong), `cost_usd` (mean, over the outcomes whose cost
+    is known), `questions`.
+    """
+    kinds = sorted({outcome.kind for outcome in outcomes})
+    row = {
+        "eval/questions": float(len(outcomes)),
+        "eval/accuracy": _share(outcome.correct for outcome in outcomes),
+        "eval/invalid": _share(outcome.status == Status.TERMINAL_INVALID for outcome in outcomes),
+        "eval/excluded": _share(outcome.status == Status.INFRASTRUCTURE_FAILURE for outcome in outcomes),
+    }
+    costs = [outcome.cost_usd for outcome in outcomes if outcome.cost_usd is not None]
+    if costs:
+        row["eval/cost_usd"] = sum(costs) / len(costs)
+    row |= {f"eval/mode_share/{word}": _share((o.mode or "none") == word for o in outcomes) for word in MODES}
+    for kind in kinds:
+        members = [outcome for outcome in outcomes if outcome.kind == kind]
+        row[f"eval/accuracy/{kind}"] = _share(outcome.correct for outcome in members)
+        row |= {f"eval/mode_share/{kind}/{word}": _share((o.mode or "none") == word for o in members) for word in MODES}
+    return row
+
+
+def best_validation(rows: Iterable[Mapping[str, Any]]) -> tuple[int, float] | None:
+    """(step, accuracy) of the best validated router; the earliest of equals; None where nothing was validated."""
+    best = None
+    for row in rows:
+        if "eval/accuracy" in row and (best is None or row["eval/accuracy"] > best[1]):
+            best = (int(row["step"]), float(row["eval/accuracy"]))
+    return best
+
+
+def _share(flags: Iterable[bool]) -> float:
+    flags = list(flags)
+    return sum(flags) / len(flags) if flags else 0.0
