@@ -24,7 +24,6 @@ from rw.sharding import constrain
 
 LAYER_PREFIX = "model.layers."
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
-_EMBEDDING_STD = 0.02  # of Qwen3's own initialisation; keeps a tied head's first logits small
 
 Params = dict[str, jax.Array]
 
@@ -137,14 +136,19 @@ class DecoderLayer(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Rows of a [V, D] table in the compute dtype."""
+    """Rows of a [V, D] table in the compute dtype.
+
+    They start with std 1/√D: at Qwen3-4B's width that is its own 0.02, and at any width a tied head's first logits have
+    variance 1. A narrow model that started with 0.02 would lose the tokens' identity beneath what its blocks write to
+    the residual stream, and would learn to copy one much later.
+    """
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, tokens):
         shape = (self.config.vocab_size, self.config.d_model)
-        init = nn.initializers.normal(_EMBEDDING_STD)
+        init = nn.initializers.normal(1 / math.sqrt(self.config.d_model))
         weight = self.param("weight", init, shape, jnp.dtype(self.config.param_dtype))
         return constrain(weight[tokens].astype(self.config.compute_dtype), "batch", "length", "width")
 

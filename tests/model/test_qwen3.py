@@ -65,6 +65,15 @@ def test_layers_start_from_different_random_weights_and_norms_from_one():
     assert np.all(PARAMS["model.norm.weight"] == 1)
 
 
+def test_a_tied_heads_first_logits_have_variance_one_at_any_width():
+    for width in (32, 128):
+        config = dataclasses.replace(CONFIG, vocab_size=2000, d_model=width)
+        params = qwen3.init_params(jax.random.key(0), config)
+        hidden, _ = qwen3.hidden_states(params, config, jnp.arange(50)[None], jnp.arange(50)[None])
+        logits = hidden[0] @ params[qwen3.EMBEDDING].T
+        assert float(jnp.std(logits)) == pytest.approx(1.0, rel=0.1)
+
+
 def test_equal_keys_give_equal_parameters():
     again = qwen3.init_params(jax.random.key(0), CONFIG)
     other = qwen3.init_params(jax.random.key(1), CONFIG)
