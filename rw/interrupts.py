@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -22,7 +23,10 @@ class StopRequested(Exception):
 
 
 class Interrupts:
-    """Turns the first signal into StopRequested at the next `check` or during `guard`; a second one kills as usual."""
+    """Turns the first signal into StopRequested at the next `check` or during `guard`; a second one kills as usual.
+
+    `run_in_loop` makes it and sends it the signals.
+    """
 
     def __init__(self):
         self._loop: asyncio.AbstractEventLoop | None = None  # from `listen` on
@@ -30,25 +34,17 @@ class Interrupts:
         self._number = 0
 
     def listen(self) -> None:
-        """Belongs to the running loop from now on. Signals reach only the main thread; elsewhere `ask` stands in."""
+        """Belongs to the running loop from now on."""
         self._loop = asyncio.get_running_loop()
-        if self._on_main_thread():
-            for number in SIGNALS:
-                self._loop.add_signal_handler(number, self._handle, number)
         if self._number:  # asked before anyone listened
             self._asked.set()
 
     def ask(self, number: int) -> None:
-        """Asks for the end from any thread, as the signal of that number would."""
+        """Asks for the end, as the signal of that number does; from any thread."""
         self._number = number
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._asked.set)
-
-    def _handle(self, number: int) -> None:
-        self._number = number
-        self._asked.set()
-        self.close()
 
     def check(self) -> None:
         """Raises StopRequested if a signal came."""
@@ -69,40 +65,47 @@ class Interrupts:
         self.check()
         return task.result()
 
-    def close(self) -> None:
-        """Gives the signals back to their default."""
-        if self._on_main_thread():
-            for number in SIGNALS:
-                self._loop.remove_signal_handler(number)
-
-    @staticmethod
-    def _on_main_thread() -> bool:
-        return threading.current_thread() is threading.main_thread()
-
 
 def run_in_loop(body: Callable[[Interrupts], Awaitable[T]]) -> T:
-    """Runs `body` in an event loop of its own and waits for its end.
+    """Runs `body` in an event loop of its own and waits for its end; SIGTERM and SIGINT reach it meanwhile.
 
     Where this thread runs a loop already, as a notebook's kernel does, `body` gets a thread of its own. The stop button
-    then interrupts the one that waits here, which asks `body` to end in order, and goes on waiting for that.
+    of a notebook is a SIGINT.
     """
     interrupts = Interrupts()
 
     async def listening() -> T:
         interrupts.listen()
-        try:
-            return await body(interrupts)
-        finally:
-            interrupts.close()
+        return await body(interrupts)
 
+    with _signals_sent_to(interrupts):
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(listening())
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="rw-run") as thread:
+            return thread.submit(asyncio.run, listening()).result()
+
+
+@contextlib.contextmanager
+def _signals_sent_to(interrupts: Interrupts) -> Iterator[None]:
+    """The first signal is sent on, and the next finds what was there before. Only the main thread handles signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def send(number: int, _frame: object) -> None:
+        restore()
+        interrupts.ask(number)
+
+    for number in SIGNALS:
+        signal.signal(number, send)
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(listening())
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="rw-run") as thread:
-        ended = thread.submit(asyncio.run, listening())
-        while True:
-            try:
-                return ended.result()
-            except KeyboardInterrupt:
-                interrupts.ask(signal.SIGINT)
+        yield
+    finally:
+        restore()

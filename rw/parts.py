@@ -153,8 +153,8 @@ def run_interruptible(
 ) -> int:
     """Runs `body` with the parts of a run in a working directory of its own; returns the exit code.
 
-    SIGTERM and SIGINT end it in order, with a line that says `after_stop` and the code that shells give a signal. It can
-    be called in a notebook too, whose stop button is a SIGINT.
+    SIGTERM and SIGINT end it in order, with a line that says `after_stop` and the code that shells give a signal. It
+    can be called in a notebook too, whose stop button is a SIGINT.
     """
 
     async def run(workdir: Workdir, interrupts: Interrupts) -> int:

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bar
 from rw.evaluation.outcomes import ArmResult
 from rw.rollout.stream import Progress
 
-_CONSOLE = Console(stderr=False, highlight=False, soft_wrap=True)
+_CONSOLE = Console(stderr=False, highlight=False, soft_wrap=True, force_jupyter=False)  # plain lines in a notebook too
 
 
 def say(text: str) -> None:

@@ -18,6 +18,7 @@ sampling keys are pure functions of (seed, batch index, query id, rollout), so n
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -27,7 +28,8 @@ from rw import metrics, progress
 from rw.cli import run_entry
 from rw.config import as_dict, load_config
 from rw.core import schedule
-from rw.core.advantages import AdvantageConfig
+from rw.core.advantage_contract import check_advantage, recorded_name
+from rw.core.advantages import ADVANTAGES, AdvantageConfig, AdvantageFunction, resolve
 from rw.core.diagnostics import group_metrics, reward_metrics
 from rw.evaluate import FinalEvaluation, GreedyRouter, Validation, trained_router
 from rw.initial import initial_router
@@ -53,20 +55,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_entry("train", argv, lambda path, overrides, workdir: train(load_config(path, overrides), workdir))
 
 
-def train(config: RunConfig, workdir_path: str) -> int:
-    """Trains in `workdir_path`, which nobody else may use meanwhile; returns the exit code."""
+def train(config: RunConfig, workdir_path: str, advantage: AdvantageFunction | None = None) -> int:
+    """Trains in `workdir_path`, which nobody else may use meanwhile; returns the exit code. Works in notebooks too.
+
+    Args:
+        advantage: a function that takes the place of the one that the config names. What the run records names it with
+            a hash of its source, so a run is not continued with another one.
+
+    Raises:
+        RwError: before anything is spent, where config, workdir or advantage cannot be used.
+    """
+    if advantage is None:
+        advantage = resolve(config.advantage.function)
+    else:
+        named = dataclasses.replace(config.advantage, function=recorded_name(advantage))
+        config = dataclasses.replace(config, advantage=named)
+    if advantage not in ADVANTAGES.values():
+        check_advantage(advantage, config.advantage.function, learner_config(config, advantage).advantage)
     return run_interruptible(
         config,
         workdir_path,
-        run,
+        functools.partial(run, advantage=advantage),
         "the same command continues the run (a warm start that was not finished begins again)",
     )
 
 
-async def run(parts: Parts, interrupts: Interrupts) -> None:
+async def run(parts: Parts, interrupts: Interrupts, advantage: AdvantageFunction) -> None:
     """From the first step, or the last checkpoint, to the last step."""
     initial = await initial_router(parts, interrupts)
-    async with await parts.device.run(Trainer, parts, initial) as trainer:
+    async with await parts.device.run(Trainer, parts, initial, advantage) as trainer:
         await trainer.resume()
         while True:
             await trainer.validate(interrupts)
@@ -109,11 +126,12 @@ def plan_batch(parts: Parts, data_batch_index: int) -> BatchPlan:
 class Trainer:
     """The state of a run and its steps. Device work goes to the device thread; this class only waits for it."""
 
-    def __init__(self, parts: Parts, initial: Any):
+    def __init__(self, parts: Parts, initial: Any, advantage: AdvantageFunction):
         config = parts.config
         self.parts, self.config = parts, config
         self.optimizer = Optimizer(config.optimizer)
-        self.learner = Learner(config.model, self.optimizer, initial, learner_config(config), open_mesh(config))
+        learning = learner_config(config, advantage)
+        self.learner = Learner(config.model, self.optimizer, initial, learning, open_mesh(config))
         identity = RunIdentity(as_dict(config), parts.codec.fingerprint, fingerprint(initial), config.seed)
         self.checkpoints = Checkpoints(
             parts.workdir.file("checkpoints"), identity, keep=config.checkpoint.keep, may_change=MAY_CHANGE
@@ -267,7 +285,7 @@ class Trainer:
             await self.parts.device.run(self.checkpoints.save, self.state)
 
 
-def learner_config(config: RunConfig) -> LearnerConfig:
+def learner_config(config: RunConfig, advantage: AdvantageFunction) -> LearnerConfig:
     """The learner's part of a run's config."""
     return LearnerConfig(
         batch=config.batch,
@@ -277,7 +295,7 @@ def learner_config(config: RunConfig) -> LearnerConfig:
             std_epsilon=config.advantage.std_epsilon,
             std_gate=config.advantage.std_gate,
         ),
-        advantage_function=config.advantage.function,
+        advantage_function=advantage,
         reference_cost_usd=config.reward.reference_cost_usd,
         exhausted_is_invalid=config.protocol.exhausted == "invalid",
         support_floor=config.support.floor,

@@ -1,0 +1,61 @@
+"""The orderly end of a run, in a process of its own: on the main thread, and beside a loop that runs already."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import asyncio, os, signal, sys, threading, time
+from rw.interrupts import StopRequested, run_in_loop
+
+async def body(interrupts):
+    print("thread", threading.current_thread() is threading.main_thread(), flush=True)
+    try:
+        await interrupts.guard(wait())
+    except StopRequested as stop:
+        return stop.exit_code
+
+async def wait():
+    try:
+        {told}
+        await asyncio.sleep(60)
+    finally:
+        print("cleaned up", flush=True)
+
+def start():
+    began = time.monotonic()
+    code = run_in_loop(body)
+    assert time.monotonic() - began < 30
+    return code
+
+async def notebook():
+    return start()
+
+print("code", asyncio.run(notebook()) if sys.argv[1] == "notebook" else start())
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("signals are back")
+"""
+TOLD = "os.kill(os.getpid(), signal.SIGINT)"
+
+
+def output(where: str, told: str = TOLD) -> list[str]:
+    program = PROGRAM.format(told=told)
+    done = subprocess.run([sys.executable, "-c", program, where], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("where, main", [("script", True), ("notebook", False)])
+def test_an_interrupt_cancels_what_waits_and_ends_in_order(where, main):
+    code = 128 + signal.SIGINT
+    assert output(where) == [f"thread {main}", "cleaned up", f"code {code}", "signals are back"]
+
+
+@pytest.mark.parametrize("where, main", [("script", True), ("notebook", False)])
+def test_what_ends_by_itself_returns_what_it_returns(where, main):
+    with_error = output(where, told="raise StopRequested(signal.SIGTERM)")
+    assert with_error == [f"thread {main}", "cleaned up", f"code {128 + signal.SIGTERM}", "signals are back"]
