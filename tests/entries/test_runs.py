@@ -41,6 +41,19 @@ def assert_same_params(workdir, other, step=4):
         assert np.array_equal(ours[name].view(np.uint32), theirs[name].view(np.uint32)), name
 
 
+def assert_same_evaluation(workdir, other):
+    """Validations, the choice of the best router, and every outcome of the final evaluation."""
+    ours, theirs = (
+        [{key: value for key, value in row.items() if key != "time_s"} for row in rows(run, "validation.jsonl")]
+        for run in (workdir, other)
+    )
+    assert ours == theirs
+    names = sorted(path.name for path in (other / "evaluation").iterdir())
+    assert sorted(path.name for path in (workdir / "evaluation").iterdir()) == names
+    for name in names:
+        assert arm_lines(workdir, name.removesuffix(".jsonl"))[1:] == arm_lines(other, name.removesuffix(".jsonl"))[1:]
+
+
 @pytest.fixture(scope="module")
 def reference(run, warm, tmp_path_factory):
     """An uninterrupted deterministic run of four steps."""
@@ -69,6 +82,37 @@ def test_a_run_leaves_metrics_trajectories_ledger_and_checkpoints(reference):
     }
     called = {(record["step"], len(record["calls"])) for record in records}
     assert any(step == 2 for step, *_ in booked) == any(count for _, count in called)
+
+
+def arm_lines(workdir, arm):
+    return rows(workdir, f"evaluation/{arm}.jsonl")
+
+
+def test_a_run_validates_its_router_and_tests_the_best_one(reference):
+    workdir, _ = reference
+    validations = rows(workdir, "validation.jsonl")
+    assert [row["step"] for row in validations] == [0, 2, 4]
+    best = max(validations, key=lambda row: (row["eval/accuracy"], -row["step"]))["step"]
+    assert [path.name for path in (workdir / "best").iterdir()] == [f"step_{best:06d}"]
+    arms = {path.stem for path in (workdir / "evaluation").iterdir()}
+    assert arms == {"trained", "warm_start", "oracle"} | {
+        f"{kind}_{mode}" for kind in ("forced", "scripted") for mode in ("single", "multi", "agentic")
+    }
+    asked = {arm: [line["query_id"] for line in arm_lines(workdir, arm)[1:]] for arm in arms}
+    assert all(ids == asked["trained"] for ids in asked.values()) and len(set(asked["trained"])) == 10
+    assert arm_lines(workdir, "trained")[0]["step"] == best and arm_lines(workdir, "warm_start")[0]["step"] == 0
+    for mode in ("single", "multi", "agentic"):
+        assert {line["mode"] for line in arm_lines(workdir, f"forced_{mode}")[1:]} == {mode}
+    assert sum(line["correct"] for line in arm_lines(workdir, "oracle")[1:]) >= 5  # it knows whom to ask
+
+
+def test_calls_of_evaluations_are_booked_apart(reference):
+    workdir, _ = reference
+    booked = {record["run"] for record in rows(workdir, "ledger.jsonl")}
+    assert booked >= {"run", "run/test_oracle", "run/test_scripted_multi"}
+    spent = sum(record["cost_usd"] for record in rows(workdir, "ledger.jsonl")
+                if record["kind"] == "call" and record["accepted"] and record["run"] == "run/test_oracle")  # fmt: skip
+    assert spent == pytest.approx(sum(line["cost_usd"] for line in arm_lines(workdir, "oracle")[1:]))
 
 
 def test_the_schedule_is_the_papers(reference):
@@ -136,6 +180,7 @@ def test_a_run_killed_and_continued_is_bitwise_equal(reference, command, environ
     workdir = tmp_path / "run"
     assert kill_and_continue(command, environment, run, warm, workdir, delay_s=4.0)
     assert_same_params(workdir, reference[0])
+    assert_same_evaluation(workdir, reference[0])
     assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4]
 
 
@@ -148,6 +193,7 @@ def test_ten_random_kill_points_are_bitwise_equal(reference, command, environmen
         workdir = tmp_path / f"run{index}"
         alive += kill_and_continue(command, environment, run, warm, workdir, delay_s=draw.uniform(0.0, 10.0))
         assert_same_params(workdir, reference[0])
+        assert_same_evaluation(workdir, reference[0])
     assert alive >= 5  # or the kills came too late to test anything
 
 
@@ -192,7 +238,8 @@ def test_a_run_that_diverges_keeps_what_it_has_and_can_go_on(run, warm, tmp_path
 def test_a_finished_run_says_so_and_more_steps_extend_it(reference, run, warm, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(reference[0], workdir)
-    assert "config.steps=4: 0 to go" in run("train", workdir, f"--config.init.path={warm}").stdout
+    again = run("train", workdir, f"--config.init.path={warm}").stdout
+    assert "config.steps=4: 0 to go" in again and "test:" not in again  # no question is answered twice
     run("train", workdir, f"--config.init.path={warm}", "--config.steps=5")
     assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4, 5]
     assert rows(workdir)[-1]["rho_b"] == 0.0
