@@ -14,7 +14,9 @@ from rich.progress import Progress as Bar
 from rw.evaluation.outcomes import ArmResult
 from rw.rollout.stream import Progress
 
-_CONSOLE = Console(stderr=False, highlight=False, soft_wrap=True, force_jupyter=False)  # plain lines in a notebook too
+# In a notebook: plain lines and no bar, which would be kept in the file once for every time it is drawn.
+_BAR = False if Console().is_jupyter else None
+_CONSOLE = Console(stderr=False, highlight=False, soft_wrap=True, force_jupyter=False, force_terminal=_BAR)
 
 
 def say(text: str) -> None:
