@@ -17,6 +17,7 @@ REQUIREMENTS = [
     "safetensors",
     "tensorboardX",
     "rich",
+    "matplotlib>=3.8",
 ]
 TEST = ["pytest>=8", "pytest-asyncio>=1.0", "pytest-xdist", "pytest-timeout", "hypothesis", "ruff"]
 
@@ -36,7 +37,7 @@ setup(
         "tpu": ["jax[tpu]>=0.10.2,<0.11"],
         "cuda12": ["jax[cuda12]>=0.10.2,<0.11"],
         "cuda13": ["jax[cuda13]>=0.10.2,<0.11"],
-        "notebooks": ["jupyterlab", "matplotlib"],
+        "notebooks": ["jupyterlab"],
     },
     entry_points={"console_scripts": ["rw=rw.cli:main"]},
 )

@@ -1,4 +1,4 @@
-"""The `rw` command: `rw train`, `rw warmstart`. Errors that a user can act on are one line on stderr."""
+"""The `rw` command: `rw train`, `rw warmstart`, `rw report`. Errors that a user can act on are one line on stderr."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rw.errors import ConfigError, RwError
 COMMANDS = {
     "train": "train a router; the same command continues a stopped run",
     "warmstart": "supervised training on scripted routers, the start of a training run",
+    "report": "tables and plots of one run, or of several side by side, from the files they left",
 }
 
 
@@ -22,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry of the console command; returns the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
-        print("usage: rw COMMAND --config FILE [--workdir DIR] [--config.a.b=value ...]\n")
+        print("usage: rw train|warmstart --config FILE [--workdir DIR] [--config.a.b=value ...]")
+        print("       rw report WORKDIR... [--out DIR]\n")
         print("\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items()))
         return 0 if argv else 2
     command, rest = argv[0], argv[1:]
@@ -31,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if command == "train":
         from rw.train import main as entry
+    elif command == "report":
+        from rw.report import main as entry
     else:
         from rw.warmstart import main as entry
     return entry(rest)
