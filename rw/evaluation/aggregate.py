@@ -29,6 +29,7 @@ class Identity:
     source: str | None  # of the questions
     steps: int | None  # that it is to make
     test_queries: int  # that are to be answered at its end; 0: none
+    arms: tuple[str, ...]  # who is to answer them; `forced` and `scripted` stand for several
     config_fingerprint: str
 
 
@@ -128,8 +129,15 @@ def summary(arms: Mapping[str, ArmResult], rows: Sequence[Mapping[str, Any]], id
         "run": identity.run,
         "finished": identity.steps is not None
         and steps >= identity.steps
-        and (identity.test_queries == 0 or "trained" in arms),
+        and (identity.test_queries == 0 or all(_is_answered(arm, arms) for arm in identity.arms)),
     }
+
+
+def _is_answered(arm: str, arms: Mapping[str, ArmResult]) -> bool:
+    """Whether an arm, or each (any, of those whose number is not known here) that its name stands for, is there."""
+    if arm == "forced":
+        return all(f"forced_{word}" in arms for word in WORDS)
+    return arm in arms or any(name.startswith(f"{arm}_") for name in arms)
 
 
 def _accuracies(arms: Mapping[str, ArmResult]) -> dict[str, Any]:

@@ -53,6 +53,7 @@ class History:
             source=self.setting("data", "source"),
             steps=self.config.get("steps"),
             test_queries=self.setting("evaluation", "test_queries", 0),
+            arms=tuple(self.setting("evaluation", "arms", ("trained",))),
             config_fingerprint=hashlib.sha256(json.dumps(self.config, sort_keys=True).encode()).hexdigest(),
         )
 

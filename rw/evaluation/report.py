@@ -151,7 +151,7 @@ def state_words(history: History, summary: Mapping[str, Any]) -> str:
     elif summary["steps"]:
         words.append("Nothing was validated.")
     if history.unreadable:
-        words.append(f"{history.unreadable} lines of its metrics cannot be read and are left out.")
+        words.append(f"Lines of its metrics that cannot be read and are left out: {history.unreadable}.")
     return " ".join(words)
 
 

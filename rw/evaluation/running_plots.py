@@ -65,7 +65,7 @@ def _layers(
         for layer, colour, word in zip(layers, colours, words, strict=True):
             axes.bar(steps, layer, bottom=bottom, width=1.0, color=colour, label=f"{word} ({layer.sum():.0f})")
             bottom += layer
-        axes.set_ylim(0, max(1.0, 1.25 * bottom.max()))
+        axes.set_ylim(0, max(1.0, 1.65 * bottom.max()))
         axes.yaxis.get_major_locator().set_params(integer=True)
     else:
         layers = [style.running_mean(layer, smooth) for layer in layers]
@@ -155,7 +155,7 @@ def _cost_lines(axes: Axes, history: History, scale: float) -> None:
         axes.axhline(
             reference * scale, color=style.GREY, linewidth=1, linestyle=":", label="reference cost of the reward"
         )
-    axes.set_ylim(0, 1.3 * axes.get_ylim()[1])
+    axes.set_ylim(0, 1.45 * axes.get_ylim()[1])
     _legend(axes)
 
 
@@ -205,7 +205,7 @@ def time(history: History, summary: Summary) -> Figure | None:
         f"{words}: {100 * layer.sum() / total:.0f} %" for (words, _), layer in zip(TIME_PARTS, layers, strict=True)
     ]
     handles = [style.patch(colour, words) for (_, colour), words in zip(TIME_PARTS, shares, strict=True)]
-    title = f"{total / 60:.1f} min in {len(steps)} steps, median {np.median(whole):.2f} s"
+    title = f"{total / 60:.1f} min in all, median step {np.median(whole):.2f} s"
     axes.legend(
         handles=handles[::-1], title=title, fontsize=style.SMALL, title_fontsize=style.SMALL, frameon=False,
         loc="upper left", bbox_to_anchor=(1.0, 1.0), alignment="left",

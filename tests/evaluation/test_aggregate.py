@@ -20,7 +20,9 @@ from rw.evaluation.aggregate import (
 from rw.evaluation.intervals import paired_difference, wilson
 from rw.evaluation.outcomes import ArmResult, Outcome
 
-IDENTITY = Identity("run", seed=7, source="simulated", steps=20, test_queries=4, config_fingerprint="ab")
+IDENTITY = Identity(
+    "run", seed=7, source="simulated", steps=20, test_queries=4, arms=("trained",), config_fingerprint="ab"
+)
 FIELDS = {
     "accuracy_trained", "accuracy_warm_start", "accuracy_forced", "accuracy_scripted", "accuracy_best_scripted",
     "accuracy_random", "accuracy_oracle", "accuracy_knn", "accuracy_by_type", "mode_share", "mode_share_warm_start",
@@ -142,6 +144,20 @@ def test_summary_of_nothing_is_null_and_unfinished():
 def test_a_run_is_finished_with_its_last_step_and_its_test(arms, steps, test_queries, finished):
     identity = dataclasses.replace(IDENTITY, test_queries=test_queries)
     assert summary(arms, [{"step": steps}], identity)["finished"] is finished
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "finished"),
+    [
+        (("trained", "forced"), ("trained", "forced_single", "forced_multi"), False),
+        (("trained", "forced"), ("trained", "forced_single", "forced_multi", "forced_agentic"), True),
+        (("trained", "scripted", "oracle"), ("trained", "scripted_worker_1"), False),
+        (("trained", "scripted", "oracle"), ("trained", "scripted_worker_1", "oracle"), True),
+    ],
+)
+def test_a_test_that_was_broken_off_is_not_finished(wanted, there, finished):
+    arms = {name: arm(name, TRAINED.outcomes) for name in there}
+    assert summary(arms, [{"step": 20}], dataclasses.replace(IDENTITY, arms=wanted))["finished"] is finished
 
 
 def test_the_best_step_comes_from_the_last_validation_where_no_test_was_made():

@@ -52,7 +52,7 @@ def test_identity_comes_from_the_config(made, tmp_path):
     history = read_history(workdir)
     identity = history.identity
     assert (identity.run, identity.seed, identity.source, identity.steps) == ("some_run", 5, "simulated", 60)
-    assert identity.test_queries == 60 and history.steps == 0
+    assert identity.test_queries == 60 and identity.arms == ("trained",) and history.steps == 0
     assert identity.config_fingerprint == config_fingerprint(history.config)  # as checkpoints and arms have it
 
 

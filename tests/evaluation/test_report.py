@@ -1,6 +1,9 @@
 """Reports of whole, unfinished, empty and damaged runs, and the command that makes them."""
 
 import json
+import pathlib
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -14,6 +17,7 @@ from rw.evaluation.plots import PLOTS
 from rw.model.config import ModelConfig
 from rw.model.qwen3 import init_params
 
+ROOT = pathlib.Path(__file__).parent.parent.parent
 NAMES = {plot.name for plot in PLOTS}
 
 
@@ -103,7 +107,7 @@ def test_torn_lines_numbers_that_are_not_finite_and_missing_metrics(made, tmp_pa
     rows[7] |= {"perf/step_s": None, "accuracy": "inf", "cost/total": "-inf"}
     file.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 13, "acc')
     text = report.write_report(workdir).read_text()
-    assert "1 lines of its metrics cannot be read" in text and "step 12 of 60" in text
+    assert "cannot be read and are left out: 1." in text and "step 12 of 60" in text
 
 
 def test_a_run_with_efficiency_reward_shows_the_mix(made, tmp_path):
@@ -167,3 +171,10 @@ def test_the_size_of_a_router_is_what_it_really_has(tied):
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     assert parameter_count({**model, "tied": tied, "qk_norm": True}) == count
     assert parameter_count({}) is None
+
+
+def test_drawing_is_loaded_only_when_something_is_drawn():
+    """`rw train` imports reports: it should not wait for what it needs at its end alone."""
+    code = "import sys, rw.evaluation.report, rw.evaluation.comparison; print({'matplotlib', 'jax'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
