@@ -32,6 +32,7 @@ from rw.core.advantage_contract import check_advantage, recorded_name
 from rw.core.advantages import ADVANTAGES, AdvantageConfig, AdvantageFunction, resolve
 from rw.core.diagnostics import group_metrics, reward_metrics
 from rw.evaluate import FinalEvaluation, GreedyRouter, Validation, trained_router
+from rw.evaluation.report import print_report, write_report
 from rw.initial import initial_router
 from rw.interrupts import Interrupts
 from rw.learner.batch import group_batch
@@ -92,6 +93,7 @@ async def run(parts: Parts, interrupts: Interrupts, advantage: AdvantageFunction
             await trainer.step(interrupts)
         await trainer.test(interrupts)
     progress.say(f"finished; results in {parts.workdir.path}")
+    print_report(write_report(parts.workdir.path))
 
 
 @dataclasses.dataclass(frozen=True)
