@@ -39,7 +39,7 @@ def essentials(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[tu
     )
     found = [
         ("seed", _text("{seed}", config)),
-        ("steps", _text("{steps} of {queries_per_batch} questions × {rollouts_per_query} rollouts", config)),
+        ("steps", _text("{steps}, each of {queries_per_batch} questions × {rollouts_per_query} rollouts", config)),
         ("questions", _text("{data[source]}", config)),
         ("test", f"{summary['test_queries']} questions{draw}" if summary["test_queries"] else "none yet"),
         ("Workers", _text("{workers[kind]}", config)),
