@@ -2,8 +2,9 @@
 
     rw train --config configs/quickstart.py --workdir runs/quickstart
 
-Two CPU cores; the warm start is made first if the workdir has none. The Workers are programs that answer over real HTTP
-on loopback: six of them, good at different things, at different prices.
+Two CPU cores. It begins with the warm start that comes with rw (`launch/quickstart.sh --rebuild` makes one anew, from
+random weights) and ends with a report. The Workers are programs that answer over real HTTP on loopback: six of them,
+good at different things, at different prices.
 
 What differs from the paper's constants, and why:
 - 2 layers of width 96 from scratch instead of Qwen3-4B: it must learn in minutes, so the learning rate is 3e-4, not
@@ -33,7 +34,8 @@ def get_config():
     config.model.attention = "chunked_xla"  # the faster one on CPU
     config.model.remat = "none"
 
-    config.init.source = "warmstart"
+    config.init.source = "params"
+    config.init.path = "quickstart"
     config.warmstart.policy = "habits"
     config.warmstart.steps = 320  # copying the answer of the last reply forms late, between 150 and 250
     config.warmstart.learning_rate = 6e-3
@@ -62,5 +64,9 @@ def get_config():
     config.batch.policy_buckets = (64, 128)
     config.rollout.concurrency = 128
     config.checkpoint.every = 20
+    config.evaluation.every = 20
+    config.evaluation.validation_queries = 200
+    config.evaluation.test_queries = 600
+    config.evaluation.arms = ("trained", "warm_start", "forced", "scripted", "random", "oracle")
     config.log.trajectories_every = 10
     return config

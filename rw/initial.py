@@ -18,7 +18,7 @@ from rw.interrupts import Interrupts
 from rw.learner.checkpoint import Checkpoints, RunIdentity, config_changes, load_params, save_params
 from rw.model.config import ModelConfig
 from rw.model.qwen3 import init_params
-from rw.parts import Parts
+from rw.parts import Parts, params_path
 from rw.run_config import MAY_CHANGE
 from rw.warmstart import warm_start
 
@@ -38,9 +38,10 @@ async def initial_router(parts: Parts, interrupts: Interrupts) -> Any:
     if config.init.source == "random":
         params = await parts.device.run(init_params, jax.random.key(config.seed), config.model)
     elif config.init.source == "params":
-        params, metadata = await parts.device.run(load_params, config.init.path)
-        check_tokenizer(parts, config.init.path, metadata)
-        check_shapes(config.init.path, params, config.model)
+        source = params_path(config.init.path)
+        params, metadata = await parts.device.run(load_params, source)
+        check_tokenizer(parts, source, metadata)
+        check_shapes(source, params, config.model)
     else:
         params = await warm_start(parts, interrupts)
     await parts.device.run(save_params, path, params, origin(parts))

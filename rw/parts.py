@@ -47,6 +47,9 @@ TOKENIZERS = {
     "quickstart": "quickstart_tokenizer.json",
 }
 
+PARAMS = {"quickstart": "quickstart_warmstart"}  # saved parameters that come with rw: made by launch/quickstart.sh
+PACKAGED = replay.NQ6_PATH.parent
+
 QueryBatches = Callable[[int, int], list[Query]]  # (data batch index b, queries) -> the queries of that batch
 
 
@@ -172,10 +175,15 @@ def run_interruptible(
 
 def load_codec(path: str) -> TokenCodec:
     """The tokenizer of that name or path."""
-    file = pathlib.Path(replay.NQ6_PATH.parent / TOKENIZERS[path] if path in TOKENIZERS else path)
+    file = pathlib.Path(PACKAGED / TOKENIZERS[path] if path in TOKENIZERS else path)
     if not file.is_file():
         raise ConfigError(f"tokenizer.path={path!r} is neither {' nor '.join(TOKENIZERS)} nor a file")
     return TokenCodec.from_file(file)
+
+
+def params_path(path: str) -> str:
+    """The directory of saved parameters of that name or path."""
+    return str(PACKAGED / PARAMS[path]) if path in PARAMS else path
 
 
 def check_vocabulary(config: RunConfig, codec: TokenCodec) -> None:

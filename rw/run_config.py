@@ -77,7 +77,7 @@ class InitConfig:
     source: str = (
         "warmstart"  # warmstart: made by `rw warmstart`, run first if missing | random | params: a saved directory
     )
-    path: str = ""  # of the saved parameters; empty: <workdir>/warmstart
+    path: str = ""  # of the saved parameters, or `quickstart` for those that come with rw; empty: <workdir>/warmstart
 
     def __post_init__(self):
         require_one_of("init.source", self.source, ("warmstart", "random", "params"))

@@ -5,7 +5,8 @@ import pathlib
 import pytest
 
 from rw import config as configs
-from rw.errors import ConfigError
+from rw.errors import ConfigError, DataError
+from rw.parts import held_out_queries, query_batches
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 TINY = str(ROOT / "tests" / "data" / "configs" / "tiny.py")
@@ -30,6 +31,27 @@ def test_defaults_are_the_papers_run():
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.py")), ids=lambda path: path.name)
 def test_shipped_configs_load(path):
     assert configs.load_config(str(path)).steps >= 1
+
+
+@pytest.mark.parametrize("name", ["validation_queries", "test_queries"])
+def test_no_more_recorded_questions_are_evaluated_than_are_held_out(name):
+    recorded = [("data.source", "nq6"), ("workers.kind", "replay"), ("evaluation.arms", "('trained',)")]
+    with pytest.raises(ConfigError, match=rf"evaluation.{name}=7 is more than data.{name}=6, which are held out"):
+        configs.load_config(TINY, [*recorded, (f"data.{name}", "6"), (f"evaluation.{name}", "7")])
+
+
+def test_evaluation_never_sees_a_training_question():
+    config = configs.load_config(str(ROOT / "configs" / "quickstart.py"), [("evaluation.test_queries", "2000")])
+    validation, test = held_out_queries(config)
+    assert (len(validation), len(test)) == (200, 2000)
+    trained = {query.prompt for b in range(180) for query in query_batches(config)(b, 16)}
+    assert len({query.prompt for query in (*validation, *test)} | trained) == 2200 + len(trained)
+
+
+def test_more_test_questions_than_the_world_has_are_refused():
+    config = configs.load_config(str(ROOT / "configs" / "quickstart.py"), [("evaluation.test_queries", "5000")])
+    with pytest.raises(DataError, match="5000 different test questions of the simulated world: there are at most"):
+        held_out_queries(config)
 
 
 def test_overrides_take_the_type_of_their_key():
@@ -64,6 +86,10 @@ def test_overrides_take_the_type_of_their_key():
         ("steps", "True", "config.steps=True must be of type int"),
         ("steps", "0", "steps=0 must be at least 1"),
         ("loss", "7", "config.loss is a section"),
+        ("evaluation.every", "-1", "evaluation.every=-1 must be at least 0"),
+        ("evaluation.validation_queries", "0", "evaluation.validation_queries=0 must be at least 1"),
+        ("evaluation.arms", "('trained', 'best')", "evaluation.arms='best' is not one of trained, warm_start, forced"),
+        ("evaluation.arms", "('knn',)", "knn cannot be had with workers.kind='simulated'"),
         ("workers.kind", "real", "workers.kind='real' is not one of simulated, replay, http"),
         ("workers.kind", "http", "kind 'http' needs at least one endpoint"),
         ("init.source", "params", "needs init.path"),
@@ -131,6 +157,7 @@ def test_endpoints_come_from_plain_dicts():
             {"id": "w", "description": "d", "base_url": "http://localhost:1/v1", "model": "m", "input_price": 1}
         ],
     }
+    plain["evaluation"]["arms"] = ["trained"]
     (endpoint,) = configs.freeze(plain).workers.endpoints
     assert endpoint.id == "w" and endpoint.input_price == 1.0 and endpoint.key_env is None
     plain["workers"]["endpoints"][0]["modle"] = "m"
