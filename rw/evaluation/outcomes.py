@@ -107,7 +107,5 @@ def read_arm(path: str | os.PathLike[str]) -> ArmResult:
 
 def read_arms(workdir: str | os.PathLike[str]) -> dict[str, ArmResult]:
     """All arms of a run by name, in order of name; empty where nothing was evaluated."""
-    results: Sequence[ArmResult] = [
-        read_arm(path) for path in sorted((pathlib.Path(workdir) / FOLDER).glob("*.jsonl"))
-    ]
+    results: Sequence[ArmResult] = [read_arm(path) for path in sorted((pathlib.Path(workdir) / FOLDER).glob("*.jsonl"))]
     return {result.arm: result for result in results}

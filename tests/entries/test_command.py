@@ -53,6 +53,7 @@ def test_missing_key_variable_is_named(capsys, tmp_path):
         f"    config = runpy.run_path({TINY!r})['get_config']()\n"
         "    config.workers.kind = 'http'\n"
         "    config.data.source = 'nq6'\n"
+        "    config.evaluation.arms = ('trained',)\n"
         "    config.workers.endpoints = ({'id': 'worker_1', 'description': 'd', 'base_url': 'http://127.0.0.1:9/v1',\n"
         "        'model': 'm', 'key_env': 'RW_TEST_ABSENT_KEY', 'input_price': 1.0, 'output_price': 1.0},)\n"
         "    return config\n"
