@@ -1,6 +1,7 @@
 """A run's directory: one process at a time, one config for its whole life.
 
-Layout: config.json, metrics.jsonl, ledger.jsonl, trajectories/, checkpoints/, warmstart/, reference/, tensorboard/.
+Layout: config.json, metrics.jsonl, validation.jsonl, ledger.jsonl, trajectories/, checkpoints/, warmstart/, reference/,
+best/, evaluation/, report/, tensorboard/.
 """
 
 from __future__ import annotations
