@@ -29,16 +29,16 @@ def get_config():
     config.workers.kind = "simulated"
     config.tokenizer.path = "quickstart"
     config.model.update(
-        vocab_size=1344, d_model=96, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=24, d_ff=192, rope_theta=1e4
-    )
+        vocab_size=1344, d_model=96, n_layers=2, n_heads=2, n_kv_heads=1, head_dim=48, d_ff=192, rope_theta=1e4
+    )  # wide heads: normalised queries and keys reach logits of sqrt(head_dim), and copying needs sharp attention
     config.model.attention = "chunked_xla"  # the faster one on CPU
     config.model.remat = "none"
 
     config.init.source = "params"
     config.init.path = "quickstart"
     config.warmstart.policy = "habits"
-    config.warmstart.steps = 320  # copying the answer of the last reply forms late, between 150 and 250
-    config.warmstart.learning_rate = 6e-3
+    config.warmstart.steps = 240  # copying the answer of the last reply forms late, around step 120
+    config.warmstart.learning_rate = 8e-3
 
     config.protocol.templates = "short"
     config.protocol.agentic_rules = "paper"
