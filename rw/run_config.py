@@ -94,12 +94,15 @@ class WarmstartConfig:
     queries_per_batch: int = 64
     learning_rate: float = 2e-3
     mode_prior: tuple[float, ...] = ()  # single, multi, agentic; empty: the policy's own habits
+    forced_share: float = 0.0  # of demonstrations with an assigned mode: they teach every mode, and none to declare
     seed: int = 0
 
     def __post_init__(self):
         require_one_of("warmstart.policy", self.policy, ("habits", "opinions"))
         _require_at_least(self, "warmstart.", 1, "steps", "queries_per_batch")
         _require_at_least(self, "warmstart.", 0, "seed")
+        if not 0 <= self.forced_share < 1:
+            raise ConfigError(f"warmstart.forced_share={self.forced_share} must lie in [0, 1): 1 teaches no mode turn")
         prior = self.mode_prior
         if prior and (len(prior) != 3 or min(prior) < 0 or abs(sum(prior) - 1) > 1e-6):
             raise ConfigError(f"warmstart.mode_prior={prior} must be empty or three shares >= 0 that sum to 1")

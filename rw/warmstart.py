@@ -19,6 +19,7 @@ import jax
 from rw import progress
 from rw.cli import run_entry
 from rw.config import as_dict, load_config
+from rw.core.schedule import forced_modes, is_forced
 from rw.errors import CheckpointError, DataError
 from rw.interrupts import Interrupts
 from rw.learner.checkpoint import load_params, save_params
@@ -136,8 +137,13 @@ class Demonstrations:
         config = self._parts.config.warmstart
         queries = self._parts.queries(index, config.queries_per_batch)
         self._queries.update({query.id: query for query in queries})
+        modes = forced_modes(config.seed, index, len(queries))
+        assigned = [
+            mode if is_forced(query.id, config.forced_share) else None
+            for query, mode in zip(queries, modes, strict=True)
+        ]
         groups = await self._parts.collect(
-            self._sampler, queries, None, rollouts_per_query=1, step=index - config.steps, policy_version=0
+            self._sampler, queries, assigned, rollouts_per_query=1, step=index - config.steps, policy_version=0
         )
         trajectories = [scored.trajectory for group in groups for scored in group.rollouts]
         answered = [trajectory for trajectory in trajectories if trajectory.status is Status.ANSWERED]

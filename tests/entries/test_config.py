@@ -86,6 +86,7 @@ def test_overrides_take_the_type_of_their_key():
         ("steps", "True", "config.steps=True must be of type int"),
         ("steps", "0", "steps=0 must be at least 1"),
         ("loss", "7", "config.loss is a section"),
+        ("warmstart.forced_share", "1.0", "warmstart.forced_share=1.0 must lie in [0, 1)"),
         ("evaluation.every", "-1", "evaluation.every=-1 must be at least 0"),
         ("evaluation.validation_queries", "0", "evaluation.validation_queries=0 must be at least 1"),
         ("evaluation.arms", "('trained', 'best')", "evaluation.arms='best' is not one of trained, warm_start, forced"),
