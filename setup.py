@@ -28,7 +28,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["rw", "rw.*"]),
-    package_data={"rw.protocol": ["templates/*/*.toml"], "rw.data": ["files/*", "files/quickstart_warmstart/**/*"]},
+    package_data={"rw.protocol": ["templates/*/*.toml"], "rw.data": ["files/*"]},
     install_requires=REQUIREMENTS,
     extras_require={
         "test": TEST,

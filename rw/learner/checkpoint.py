@@ -18,11 +18,14 @@ import jax
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
+from safetensors import safe_open
+from safetensors.flax import save_file
 
 from rw.errors import CheckpointError
 from rw.types import TrainState
 
 FORMAT_VERSION = 1
+ONE_FILE = ".safetensors"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,12 +199,17 @@ def config_changes(old: Mapping[str, Any], new: Mapping[str, Any], may_change: S
 def save_params(path: str | pathlib.Path, params: Any, metadata: Mapping[str, Any], *, overwrite: bool = False) -> None:
     """Writes a parameter tree (a warm start, or a run's frozen reference) and its metadata, in one rename.
 
+    A directory in orbax's format; a path that ends with `.safetensors` becomes one file instead, of a flat tree whose
+    arrays lie on this process's devices.
+
     Raises:
         CheckpointError: `path` exists and `overwrite` is False.
     """
     path = pathlib.Path(path).absolute()
     if path.exists() and not overwrite:
         raise CheckpointError(f"{path} exists; remove it or name another path")
+    if path.suffix == ONE_FILE:
+        return _save_file(path, params, {**metadata, "format_version": FORMAT_VERSION})
     args = ocp.args.Composite(
         params=ocp.args.StandardSave(params),
         metadata=ocp.args.JsonSave({**metadata, "format_version": FORMAT_VERSION}),
@@ -221,10 +229,13 @@ def load_params(path: str | pathlib.Path, template: Any = None) -> tuple[Any, di
         CheckpointError: nothing there, damaged, or another format or shape.
     """
     path = pathlib.Path(path).absolute()
-    if not path.is_dir():
+    if not path.exists():
         raise CheckpointError(f"no parameters at {path}; run the warm start first or correct the path")
     try:
-        metadata = dict(_restore_item(path, metadata=ocp.args.JsonRestore()))
+        if path.is_file():
+            metadata = _file_metadata(path)
+        else:
+            metadata = dict(_restore_item(path, metadata=ocp.args.JsonRestore()))
     except Exception as error:  # as in Checkpoints: unreadable, whatever the type
         raise CheckpointError(
             f"parameters at {path} cannot be read ({_first_line(error)}); restore them, or remove that directory "
@@ -236,6 +247,8 @@ def load_params(path: str | pathlib.Path, template: Any = None) -> tuple[Any, di
             "use the release that wrote it"
         )
     try:
+        if path.is_file():
+            return _load_file(path, template), metadata
         target = _abstract(template) if template is not None else _stored_shapes(path / "params")
         return _restore_item(path, params=ocp.args.StandardRestore(target)), metadata
     except Exception as error:  # as above
@@ -243,6 +256,29 @@ def load_params(path: str | pathlib.Path, template: Any = None) -> tuple[Any, di
             f"parameters at {path} cannot be read ({_first_line(error)}); restore them, or remove that directory "
             "to have them made again"
         ) from error
+
+
+def _save_file(path: pathlib.Path, params: Mapping[str, jax.Array], metadata: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".tmp")
+    save_file(dict(params), aside, {"metadata": json.dumps(metadata, sort_keys=True)})
+    aside.replace(path)
+
+
+def _file_metadata(path: pathlib.Path) -> dict[str, Any]:
+    with safe_open(path, framework="flax") as file:
+        return dict(json.loads(file.metadata()["metadata"]))
+
+
+def _load_file(path: pathlib.Path, template: Any) -> dict[str, jax.Array]:
+    with safe_open(path, framework="flax") as file:
+        params = {name: file.get_tensor(name) for name in file.keys()}
+    if template is None:
+        return params
+    expected = {name: (leaf.shape, leaf.dtype) for name, leaf in template.items()}
+    if expected != {name: (leaf.shape, leaf.dtype) for name, leaf in params.items()}:
+        raise ValueError("it holds parameters of other names, shapes or dtypes")
+    return {name: jax.device_put(leaf, template[name].sharding) for name, leaf in params.items()}
 
 
 def _restore_item(path: pathlib.Path, **item: Any) -> Any:

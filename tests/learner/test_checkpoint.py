@@ -172,6 +172,24 @@ def test_params_round_trip_without_a_template(tmp_path):
     assert list(load_params(tmp_path / "warm")[0]) == ["norm"]
 
 
+def test_params_round_trip_in_one_file(tmp_path):
+    path = tmp_path / "new" / "warm.safetensors"
+    params = {"a.weight": jnp.arange(6.0).reshape(2, 3), "b.weight": jnp.full((2,), 0.1, jnp.bfloat16)}
+    save_params(path, params, {"tokenizer_fingerprint": "abc", "nested": {"steps": [1, 2]}})
+    loaded, metadata = load_params(path)
+    assert_bitwise_equal(loaded, params)
+    assert metadata == {"tokenizer_fingerprint": "abc", "nested": {"steps": [1, 2]}, "format_version": 1}
+    onto, _ = load_params(path, params)
+    assert onto["b.weight"].sharding == params["b.weight"].sharding
+    with pytest.raises(CheckpointError, match="other names, shapes or dtypes"):
+        load_params(path, {**params, "c.weight": jnp.zeros(1)})
+    with pytest.raises(CheckpointError, match="exists; remove it"):
+        save_params(path, params, {})
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(CheckpointError, match="warm.safetensors cannot be read"):
+        load_params(path)
+
+
 def test_params_that_are_missing_or_damaged_are_named(tmp_path):
     with pytest.raises(CheckpointError, match="no parameters at .*nowhere"):
         load_params(tmp_path / "nowhere")
