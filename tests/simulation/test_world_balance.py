@@ -12,7 +12,7 @@ import pytest
 from rw.simulation.plans import best_mode, single_plans
 from rw.simulation.policies import RANDOM_WORKERS, BestPlans, FixedWorker, HabitPolicy
 from rw.simulation.queries import query
-from rw.simulation.skills import WORKER_IDS
+from rw.simulation.skills import WORKER_IDS, WORKERS
 from rw.simulation.trials import run_plan, run_policy, summarise
 from rw.simulation.workers import SimulatedWorld
 from rw.simulation.world import Kind
@@ -83,6 +83,21 @@ def test_the_gap_shows_with_random_workers_too():
     for kind in Kind:
         others = max(random(kind, mode) for mode in Mode if mode is not best_mode(kind))
         assert random(kind, best_mode(kind)) - others >= 0.05, kind
+
+
+def test_the_right_choice_stands_in_the_questions_text():
+    """Its first word alone tells the kind, so the best mode and Workers, whatever the rest says."""
+    first_words = {kind: {asked.prompt.split()[0] for asked in questions(*FAST)[kind]} for kind in Kind}
+    assert all(len(words) == 1 for words in first_words.values())
+    assert len(set.union(*first_words.values())) == len(Kind)
+
+
+def test_costs_differ_between_workers():
+    seed, count = FAST
+    world = SimulatedWorld(seed)
+    asked = questions(seed, count)[Kind.KNOW_LOOKUP][:20]
+    costs = [summarise(run_policy(world, asked, FixedWorker(Mode.SINGLE, name))).cost_usd for name in WORKER_IDS]
+    assert max(costs) > 6 * min(costs) and len({profile.price_level for profile in WORKERS}) >= 3
 
 
 def test_costs_differ_between_modes():
