@@ -43,7 +43,7 @@ def get_config():
     config.protocol.templates = "short"
     config.protocol.agentic_rules = "paper"
     config.protocol.prompt_limit = 96
-    config.protocol.response_budget = 416
+    config.protocol.response_budget = 480  # the best team for a search, seven calls, takes 470
     config.protocol.observation_limit = 48
     config.protocol.mode_turn_limit = 16
 
@@ -57,10 +57,10 @@ def get_config():
     config.reward.reference_cost_usd = 3.3e-5
 
     config.engine.slots = 128
-    config.engine.lengths = (256, 512)
+    config.engine.lengths = (256, 576)
     config.engine.prefill_chunk = 32
     config.batch.micro_batch = 8
-    config.batch.length_buckets = (192, 256, 512)
+    config.batch.length_buckets = (192, 256, 576)
     config.batch.policy_buckets = (64, 128)
     config.rollout.concurrency = 128
     config.checkpoint.every = 20
