@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import pathlib
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +31,8 @@ from rw.evaluation.table import (
 )
 
 FOLDER = "comparison"
+DEVIATION = "standard deviation"
+MANY = 6  # more runs than these have no columns of their own: their spread takes the place
 OVER_RUNS = ("accuracy_", "cost_usd_mean", "margins", "mode_share", "invalid")  # fields that have a mean over runs
 
 
@@ -112,8 +116,11 @@ def _reduced(values: Sequence[Any], how: Callable[[list[float]], Any]) -> Any:
 
 
 def comparison_table(summaries: Sequence[Mapping[str, Any]], intervals: bool = True) -> Table:
-    """One column a run, with the interval within it where wanted, then mean and range over the runs with a value."""
-    rows = []
+    """One column a run, with the interval within it where wanted, then mean and range over the runs with a value.
+
+    Many runs have no columns of their own: their standard deviation stands instead.
+    """
+    rows: list[tuple[str, ...]] = []
     arms = sorted({arm for summary in summaries for arm in ordered_arms(summary)}, key=_places(summaries).get)
     for arm in arms:
         found = [accuracy_of(summary, arm) for summary in summaries]
@@ -129,12 +136,21 @@ def comparison_table(summaries: Sequence[Mapping[str, Any]], intervals: bool = T
         rows.append(_cells(f"cost, {arm_words(arm)}, {unit}", means, lambda mean: f"{mean * factor:.3g}"))
     for kind in sorted({kind for summary in summaries for kind in summary["majority_mode"] or {}}):
         chosen = [(summary["majority_mode"] or {}).get(kind) or ABSENT for summary in summaries]
-        rows.append((f"majority mode, {kind}", *chosen, "", ""))
+        rows.append((f"majority mode, {kind}", *chosen, *_most_frequent(chosen)))
     for name in ("source", "seed", "test_queries", "test_draw_seed", "steps", "best_step"):
         found = [ABSENT if summary[name] is None else str(summary[name]) for summary in summaries]
-        rows.append((name.replace("_", " "), *found, "", ""))
-    columns = ("", *(summary["run"] for summary in summaries), "mean", "range")
+        rows.append((name.replace("_", " "), *found, "", "", ""))
+    columns = ("", *(summary["run"] for summary in summaries), "mean", "range", DEVIATION)
+    kept = [0, -3, -1, -2] if len(summaries) > MANY else range(len(columns) - 1)
+    chosen = (tuple(row[place] for place in kept) for row in (columns, *rows) if any(row[place] for place in kept[1:]))
+    columns, *rows = chosen
     return Table(f"{len(summaries)} runs", columns, tuple(rows))
+
+
+def _most_frequent(words: Sequence[str]) -> tuple[str, str, str]:
+    """What stands for a mean of words, and nothing for their range."""
+    word, count = collections.Counter(words).most_common(1)[0]
+    return (f"{word} ({count} of {len(words)})", "", "")
 
 
 def _places(summaries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -147,16 +163,19 @@ def _row(
     words: str, found: Sequence[Mapping[str, Any] | None], with_intervals: bool, signed: bool = False
 ) -> tuple[str, ...]:
     cells = _cells(words, [interval and interval["mean"] for interval in found], lambda mean: percent(mean, signed))
-    return (words, *(interval_words(interval, signed) for interval in found), *cells[-2:]) if with_intervals else cells
+    return (words, *(interval_words(interval, signed) for interval in found), *cells[-3:]) if with_intervals else cells
 
 
 def _cells(words: str, values: Sequence[float | None], form: Callable[[float], str]) -> tuple[str, ...]:
+    """A row: each run's value, then mean, range and standard deviation over the runs that have one."""
     there = [value for value in values if value is not None]
     cells = [ABSENT if value is None else form(value) for value in values]
     if not there:
-        return (words, *cells, ABSENT, ABSENT)
+        return (words, *cells, ABSENT, ABSENT, ABSENT)
     partly = "" if len(there) == len(values) else f" ({len(there)} of {len(values)})"
-    return (words, *cells, form(sum(there) / len(there)) + partly, f"{form(min(there))} to {form(max(there))}")
+    spread = form(statistics.stdev(there)).lstrip("+") if len(there) > 1 else ABSENT
+    mean = form(sum(there) / len(there)) + partly
+    return (words, *cells, mean, f"{form(min(there))} to {form(max(there))}", spread)
 
 
 def comparison_text(

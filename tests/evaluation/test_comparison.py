@@ -65,6 +65,36 @@ def test_runs_without_any_result_are_compared_too(made, tmp_path, unpainted):
     assert not list(path.parent.glob("*.png")) and "not finished: a, b" in path.read_text()
 
 
+def test_many_runs_are_told_by_their_spread():
+    """Eight runs: the values 0.1, …, 0.8 have mean 0.45 and standard deviation 0.2449."""
+    runs = []
+    for place in range(1, 9):
+        interval = {"mean": place / 10, "low": 0.0, "high": 1.0, "n": 10}
+        runs.append(
+            {
+                "run": f"split_{place}", "source": "nq6", "seed": place, "test_queries": 10, "test_draw_seed": 0,
+                "steps": 5, "best_step": 5, "accuracy_by_type": {"trained": {}}, "accuracy_trained": interval,
+                "accuracy_forced": {}, "accuracy_scripted": {}, "cost_usd_mean": {"trained": interval},
+                "margins": dict.fromkeys(comparison.MARGINS),
+                "majority_mode": {"recall": "single" if place < 7 else "multi"},
+            }
+        )  # fmt: skip
+    table = comparison.comparison_table(runs)
+    assert table.columns == ("", "mean", "standard deviation", "range")
+    assert table.rows[0] == ("% right, trained (after)", "45.0", "24.5", "10.0 to 80.0")
+    assert ("majority mode, recall", "single (6 of 8)", "", "") in table.rows
+    assert all(len(row) == 4 for row in table.rows)
+    few = comparison.comparison_table(runs[:2])
+    assert few.columns == ("", "split_1", "split_2", "mean", "range")
+    assert few.rows[0] == (
+        "% right, trained (after)",
+        "10.0 (0.0 to 100.0)",
+        "20.0 (0.0 to 100.0)",
+        "15.0",
+        "10.0 to 20.0",
+    )
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path):
     paths = [tmp_path / "x" / "run", tmp_path / "y" / "run"]
     assert comparison.run_names(paths) == ["x/run", "y/run"]
