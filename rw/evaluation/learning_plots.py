@@ -44,8 +44,8 @@ def accuracy(history: History, summary: Summary) -> Figure | None:
         labels.append((style.running_mean(sampled[1], SMOOTH)[-1], "training, as sampled", style.GREY))
     if len(validated[0]):
         style.line(axes, *validated, style.INK, marker="o", markersize=4)
-        labels.append((validated[1][-1], "validation, greedy", style.INK))
-        _mark_best(axes, validated, summary["best_step"])
+        kept = _mark_best(axes, validated, summary["best_step"])
+        labels.append((validated[1][-1], f"validation, greedy{kept}", style.INK))
     style.step_axis(axes, history.steps)
     style.percent_axis(axes)
     style.end_labels(axes, labels)
@@ -56,15 +56,14 @@ def _dashes(arm: str):
     return "-" if arm == "trained" else ":" if arm.startswith("scripted_") else (0, (5, 3))
 
 
-def _mark_best(axes: Axes, validated: tuple[np.ndarray, np.ndarray], best_step: int | None) -> None:
+def _mark_best(axes: Axes, validated: tuple[np.ndarray, np.ndarray], best_step: int | None) -> str:
+    """Rings the validation whose router was kept; what the line's label says of it."""
     at = np.flatnonzero(validated[0] == best_step) if best_step is not None else []
     if len(at):
         value = validated[1][at[0]]
         axes.plot([best_step], [value], "o", markersize=11, markerfacecolor="none", markeredgecolor=style.RED, zorder=4)
-        axes.annotate(
-            f"kept: step {best_step}", (best_step, value), xytext=(0, 12), textcoords="offset points", ha="center",
-            fontsize=style.SMALL, color=style.RED,
-        )  # fmt: skip
+        return f" (kept: step {best_step})"
+    return ""
 
 
 def arms(history: History, summary: Summary) -> Figure | None:
