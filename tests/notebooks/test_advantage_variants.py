@@ -52,6 +52,7 @@ def test_what_is_stored_comes_from_one_run_of_all_cells_on_no_particular_machine
     assert not [output for cell in executed for output in cell["outputs"] if output["output_type"] == "error"]
     streams = [output for cell in executed for output in cell["outputs"] if output["output_type"] == "stream"]
     assert {output["name"] for output in streams} == {"stdout"}
+    assert "\\u001b" not in NOTEBOOK.read_text()  # no colours and no progress bar: training prints plain lines
     assert not re.search(r"(?<![\w.<])/(root|home|work|tmp|usr|opt|mnt|Users)/", NOTEBOOK.read_text())
 
 
