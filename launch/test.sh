@@ -19,5 +19,5 @@ if ! "$python" -c "import rw, pytest, hypothesis, xdist" 2>/dev/null || [ "$extr
   "$python" -m pip install --quiet --disable-pip-version-check -e ".[$extra]"
 fi
 export JAX_PLATFORMS=cpu
-"$python" -m ruff check rw tests configs launch setup.py
+"$python" -m ruff check rw tests configs launch notebooks setup.py
 exec "$python" -m pytest -n 2 --dist loadfile --durations 15 "$@"

@@ -47,7 +47,7 @@ TOKENIZERS = {
     "quickstart": "quickstart_tokenizer.json",
 }
 
-PARAMS = {"quickstart": "quickstart_warmstart.safetensors"}  # saved parameters that come with rw: made by launch/quickstart.sh
+PARAMS = {"quickstart": "quickstart_warmstart.safetensors"}  # saved parameters that come with rw
 PACKAGED = replay.NQ6_PATH.parent
 
 QueryBatches = Callable[[int, int], list[Query]]  # (data batch index b, queries) -> the queries of that batch
