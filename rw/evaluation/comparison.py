@@ -19,6 +19,7 @@ from rw.evaluation.report import FOLDER as RUN_FOLDER
 from rw.evaluation.report import SUMMARY, TEXT, make_folder, read_summary, terminal, write_report, write_whole
 from rw.evaluation.table import (
     ABSENT,
+    MANY,
     MARGINS,
     Table,
     accuracy_of,
@@ -32,7 +33,6 @@ from rw.evaluation.table import (
 
 FOLDER = "comparison"
 DEVIATION = "standard deviation"
-MANY = 6  # more runs than these have no columns of their own: their spread takes the place
 OVER_RUNS = ("accuracy_", "cost_usd_mean", "margins", "mode_share", "invalid")  # fields that have a mean over runs
 
 

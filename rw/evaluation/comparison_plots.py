@@ -8,15 +8,19 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rw.evaluation import style
+from rw.evaluation import many_plots, style
 from rw.evaluation.history import History
-from rw.evaluation.table import MARGINS, accuracy_of, arm_words, ordered_arms
+from rw.evaluation.table import MANY, MARGINS, accuracy_of, arm_words, ordered_arms
 
 Summaries = Sequence[Mapping[str, Any]]
 READINGS = {
     "validation": "Greedy accuracy on each run's validation questions, which it is chosen by: so it flatters a little.",
     "arms": "Bars of one arm stand together, one a run, with the 95 % interval of its test questions.",
     "margins": "A margin whose interval lies to the right of 0 is more than the luck of its test questions.",
+}
+READINGS_OF_MANY = READINGS | {
+    "arms": "One dot a run; the bar is the mean over runs with its standard deviation.",
+    "margins": "One dot a run. Runs that share test questions are not independent: the spread understates the doubt.",
 }
 
 
@@ -30,7 +34,7 @@ def write_plots(histories: Sequence[History], summaries: Summaries, folder: path
             path.unlink(missing_ok=True)
         else:
             style.save(figure, path)
-            written.append((path.name, READINGS[name]))
+            written.append((path.name, (READINGS_OF_MANY if len(summaries) > MANY else READINGS)[name]))
     return written
 
 
@@ -41,6 +45,8 @@ def validation(histories: Sequence[History], summaries: Summaries) -> Figure | N
         name, words = "accuracy", "Training accuracy (as sampled) by run"
     if not any(len(history.series(name)[0]) for history in histories):
         return None
+    if len(histories) > MANY:
+        return many_plots.validation(histories, name, words)
     figure, [[axes]] = style.figure(words)
     style.plain(axes, x=style.STEP_LABEL, y="questions answered right")
     labels = []
@@ -62,6 +68,8 @@ def arms(summaries: Summaries) -> Figure | None:
     names = ordered_arms(merged)
     if not names:
         return None
+    if len(summaries) > MANY:
+        return many_plots.arms(summaries)
     figure, [[axes]] = style.figure("Test accuracy of every arm, by run", size=(max(7.0, 1.5 + 1.0 * len(names)), 5))
     style.plain(axes, y="questions answered right (95 % interval)")
     width = 0.8 / len(summaries)
@@ -84,6 +92,8 @@ def margins(summaries: Summaries) -> Figure | None:
     """The trained router minus what it should beat, one line a run and bar."""
     if not any(summary["margins"][name] for summary in summaries for name in MARGINS):
         return None
+    if len(summaries) > MANY:
+        return many_plots.margins(summaries)
     lines = len(summaries) * len(MARGINS)
     figure, [[axes]] = style.figure("Trained router minus …", size=(9, 1.4 + 0.36 * lines))
     style.plain(axes, x="percentage points of accuracy (95 %, paired by question)")

@@ -12,6 +12,7 @@ from rich.table import Table as TerminalTable
 from rw.evaluation.aggregate import NO_MODE_WORD, WORDS
 
 ABSENT = "-"
+MANY = 6  # more runs than these are not told one by one: their spread takes the place
 ORDER = ("warm_start", "trained", "forced_", "scripted_", "knn", "random", "oracle")
 WORDING = {"warm_start": "warm start (before)", "trained": "trained (after)", "knn": "k nearest neighbours"}
 BASELINES = ("warm_start", "trained", "oracle")  # columns of the accuracy by type, with the best fixed modes between

@@ -95,6 +95,23 @@ def test_many_runs_are_told_by_their_spread():
     )
 
 
+def test_many_runs_are_painted_as_dots(made, tmp_path):
+    runs = [made.whole_run(tmp_path / f"seed_{seed}", seed=seed, steps=20, count=40) for seed in range(7)]
+    histories = [read_history(run) for run in runs]
+    summaries = [summary(history.arms, history.rows, history.identity) for history in histories]
+    figure = comparison_plots.arms(summaries)
+    [axes] = figure.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert "trained (after)" in names and "oracle" in names
+    place = names.index("trained (after)")
+    values = [100 * found["accuracy_trained"]["mean"] for found in summaries]
+    drawn = [line.get_xdata() for line in axes.lines if len(line.get_xdata()) == 7 and line.get_ydata()[0] == -place]
+    assert [sorted(points) for points in drawn] == [pytest.approx(sorted(values))]
+    assert f"{sum(values) / 7:.1f}" in [text.get_text() for text in axes.texts]
+    written = comparison_plots.write_plots(histories, summaries, tmp_path)
+    assert [file for file, _ in written] == ["validation.png", "arms.png", "margins.png"]
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path):
     paths = [tmp_path / "x" / "run", tmp_path / "y" / "run"]
     assert comparison.run_names(paths) == ["x/run", "y/run"]
