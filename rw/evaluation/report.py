@@ -35,6 +35,9 @@ INTERVALS = (
     "interval for paired shares. The best forced mode and the best scripted router are chosen on these very "
     "questions, which makes them hard bars."
 )
+WORKERS_WERE = {
+    "simulated": "The Workers were SIMULATED: programs, not models. The numbers say that routing can be learnt.",
+}
 FILES = (
     ("config.json", "the resolved config"),
     ("metrics.jsonl", "one row a step"),
@@ -73,9 +76,12 @@ def write_report(workdir: str | os.PathLike[str], out: str | os.PathLike[str] | 
 
 
 def print_report(path: str | os.PathLike[str], console: Console | None = None) -> None:
-    """Prints the tables of a report that was written, and where it is; `path` is its report.md."""
+    """Prints the tables of a written report, who the Workers were, and where it is; `path` is its report.md."""
     console = console or terminal()
-    print_table(read_summary(path), console)
+    summary = read_summary(path)
+    print_table(summary, console)
+    if summary["source"] in WORKERS_WERE:
+        console.print(WORKERS_WERE[summary["source"]], markup=False, soft_wrap=True)
     console.print(f"report: {path}", markup=False, soft_wrap=True)
 
 

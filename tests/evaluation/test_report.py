@@ -65,6 +65,7 @@ def test_a_report_made_again_is_the_same(whole, tmp_path, unpainted):
 def test_tables_are_printed_with_the_path(whole):
     console = Console(width=150, record=True, file=open("/dev/null", "w"))
     report.print_report(whole[1], console)
+    assert "The Workers were SIMULATED" in console.export_text(clear=False)
     text = console.export_text()
     summary = report.read_summary(whole[1])
     assert f"{100 * summary['accuracy_trained']['mean']:.1f}" in text and "oracle" in text
