@@ -44,6 +44,7 @@ from rw.workers.replay_pool import recorded_endpoints, recorded_handler
 
 TOKENIZERS = {
     "qwen3": "qwen3_tokenizer.json.xz",
+    "qwen3_nq6": "qwen3_nq6_tokenizer.json.xz",
     "quickstart": "quickstart_tokenizer.json",
 }
 
@@ -119,12 +120,7 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
         endpoints, cards = await open_workers(config, stack)
         ledger = Ledger(workdir.file("ledger.jsonl"), run=workdir.path.name)
         stack.callback(ledger.close)
-        client_config = config.client
-        if config.deterministic:  # no wall clock may decide what happens
-            client_config = dataclasses.replace(
-                client_config, connect_timeout_s=None, attempt_timeout_s=None, call_deadline_s=None
-            )
-        client = HttpWorkerClient(endpoints, PriceTable.from_endpoints(endpoints), ledger, client_config)
+        client = open_client(config, endpoints, ledger)
         stack.push_async_callback(client.close)
         scorer = await stack.enter_async_context(Scorer(timeout_s=config.rollout.scorer_timeout_s))
         device = DeviceThread()
@@ -209,6 +205,16 @@ async def open_workers(
     models = [model.model for model in replay.NQ6_MODELS]
     server = await _serve(config, recorded_handler(answers), models, stack)
     return recorded_endpoints(server.base_url, replay.NQ6_MODELS), cards
+
+
+def open_client(config: RunConfig, endpoints: Sequence[WorkerEndpoint], ledger: Ledger) -> HttpWorkerClient:
+    """The client of a run for these Workers."""
+    client_config = config.client
+    if config.deterministic:  # no wall clock may decide what happens
+        client_config = dataclasses.replace(
+            client_config, connect_timeout_s=None, attempt_timeout_s=None, call_deadline_s=None
+        )
+    return HttpWorkerClient(endpoints, PriceTable.from_endpoints(endpoints), ledger, client_config)
 
 
 async def _serve(config: RunConfig, handler, models: Sequence[str], stack: contextlib.AsyncExitStack) -> LoopbackServer:

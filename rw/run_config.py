@@ -89,7 +89,8 @@ class InitConfig:
 class WarmstartConfig:
     """Supervised training on trajectories of scripted routers, run through the same episodes."""
 
-    policy: str = "habits"  # habits: simulated world | opinions: any question set
+    policy: str = "habits"  # habits: simulated world | opinions: any question set | drills: random words, any run
+    copying: str = "learnt"  # learnt: from random weights | wired: begins with heads set by hand (rw/model/copying.py)
     steps: int = 170
     queries_per_batch: int = 64
     learning_rate: float = 2e-3
@@ -98,7 +99,8 @@ class WarmstartConfig:
     seed: int = 0
 
     def __post_init__(self):
-        require_one_of("warmstart.policy", self.policy, ("habits", "opinions"))
+        require_one_of("warmstart.policy", self.policy, ("habits", "opinions", "drills"))
+        require_one_of("warmstart.copying", self.copying, ("learnt", "wired"))
         _require_at_least(self, "warmstart.", 1, "steps", "queries_per_batch")
         _require_at_least(self, "warmstart.", 0, "seed")
         if not 0 <= self.forced_share < 1:

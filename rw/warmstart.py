@@ -8,10 +8,12 @@ imitates is exactly what it will meet: its own frames, rules, observations and r
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import pathlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import jax
@@ -26,12 +28,16 @@ from rw.learner.checkpoint import load_params, save_params
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import init_state
 from rw.learner.supervised import SupervisedConfig, SupervisedLearner
+from rw.model.copying import wire_copying
 from rw.model.qwen3 import init_params
-from rw.parts import Parts, check_prompts, run_interruptible
+from rw.parts import Parts, check_prompts, open_client, run_interruptible
 from rw.run_config import RunConfig
 from rw.sampler.scripted import ScriptedSampler
+from rw.simulation.drills import Drills
 from rw.simulation.policies import HabitPolicy, Policy, opinions, script
 from rw.types import Query, Status, TrainState, Trajectory
+from rw.workers.config import WorkerEndpoint
+from rw.workers.loopback import serve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,7 +90,31 @@ def identity(parts: Parts) -> dict[str, Any]:
 
 
 async def make_warm_start(parts: Parts, interrupts: Interrupts) -> Any:
-    """Trains from random parameters; the next batch is rolled out while the device learns the present one."""
+    """Trains fresh parameters on what the config names: demonstrations on the run's own questions, or on drills."""
+    if parts.config.warmstart.policy != "drills":
+        return await learn_demonstrations(parts, interrupts)
+    async with drilled(parts) as practice:
+        return await learn_demonstrations(practice, interrupts)
+
+
+@contextlib.asynccontextmanager
+async def drilled(parts: Parts) -> AsyncIterator[Parts]:
+    """The parts of a run with drills in place of its questions, and drill Workers under the names of its Workers."""
+    drills = Drills(parts.codec, parts.config.warmstart.seed)
+    async with contextlib.AsyncExitStack() as stack:
+        server = await serve(drills.handler, models=parts.worker_ids)
+        stack.push_async_callback(server.close)
+        endpoints = [
+            WorkerEndpoint(name, "", server.base_url, name, input_price=0.0, output_price=0.0, send_call_header=True)
+            for name in parts.worker_ids
+        ]
+        client = open_client(parts.config, endpoints, parts.ledger)
+        stack.push_async_callback(client.close)
+        yield dataclasses.replace(parts, queries=drills.queries, client=client)
+
+
+async def learn_demonstrations(parts: Parts, interrupts: Interrupts) -> Any:
+    """Parameters after all steps; the next batch is rolled out while the device learns the present one."""
     config = parts.config.warmstart
     check_prompts(parts.protocol, parts.queries, config.steps, config.queries_per_batch)
     optimizer = Optimizer(
@@ -115,6 +145,8 @@ async def make_warm_start(parts: Parts, interrupts: Interrupts) -> Any:
 def _open_learner(parts: Parts, optimizer: Optimizer) -> tuple[TrainState, SupervisedLearner]:
     config = parts.config
     params = init_params(jax.random.key(config.warmstart.seed), config.model)
+    if config.warmstart.copying == "wired":
+        params = wire_copying(params, config.model)
     supervised = SupervisedConfig(batch=config.batch, deterministic=config.deterministic)
     return init_state(params, optimizer, config.warmstart.seed), SupervisedLearner(
         config.model, optimizer, params, supervised
@@ -156,7 +188,7 @@ class Demonstrations:
 def scripted_router(parts: Parts) -> Policy:
     """The scripted router that the config names, over the run's Workers."""
     config = parts.config.warmstart
-    if config.policy == "opinions":
+    if config.policy in ("opinions", "drills"):
         return opinions(config.seed, parts.worker_ids, config.mode_prior or None)
     return HabitPolicy(config.seed, parts.worker_ids, mode_prior=config.mode_prior or None)
 
