@@ -17,12 +17,13 @@ from rw.config import as_dict
 from rw.errors import CheckpointError
 from rw.evaluation.arms import scripted_routers
 from rw.evaluation.outcomes import ArmResult, Outcome, arm_path, outcomes, read_arm, write_arm
+from rw.evaluation.recorded import recorded_arms
 from rw.evaluation.validation import best_validation, validation_metrics
 from rw.interrupts import Interrupts
 from rw.learner.checkpoint import config_fingerprint, load_params, save_params
 from rw.learner.publish import publish
 from rw.metrics import MetricWriter
-from rw.parts import Parts, draw_seed_of_test
+from rw.parts import Parts, draw_seed_of_test, recorded_questions
 from rw.sampler.engine import SamplerEngine
 from rw.sampler.interface import Sampler
 from rw.sampler.scripted import ScriptedSampler
@@ -167,6 +168,8 @@ class FinalEvaluation:
             await self._router_arm("warm_start", await self._weights(self.parts.workdir.file("reference"), 0))
         if self.parts.config.workers.kind == "simulated":
             await self._scripted_arms(arms)
+        elif self.parts.config.workers.kind == "replay":
+            self._recorded_arms(arms)
 
     async def _weights(self, params: Any, version: int) -> PublishedWeights:
         if isinstance(params, pathlib.Path):
@@ -188,6 +191,14 @@ class FinalEvaluation:
                 sampler = ScriptedSampler(self.parts.codec, script(policy, by_id.__getitem__))
                 found = answer(self.parts, sampler, self.parts.test, f"test_{arm}")
                 self._keep(ArmResult(arm, about, await self.interrupts.guard(found)))
+
+    def _recorded_arms(self, arms: Sequence[str]) -> None:
+        """Arms that are known from the records, so that nobody need answer for them."""
+        config, about = self.parts.config, self._about(None)
+        train, answers = recorded_questions(config)
+        for arm, found in recorded_arms(train, self.parts.test, answers, config.seed, arms).items():
+            if not self._is_done(arm, about):
+                self._keep(ArmResult(arm, about, found))
 
     def _about(self, step: int | None) -> dict[str, Any]:
         config = self.parts.config
