@@ -1,4 +1,4 @@
-"""The final evaluation on recorded answers: baselines are known from the records, on the test questions of the split."""
+"""The final evaluation on recorded answers: baselines come from the records, on the test questions of the split alone."""
 
 import pathlib
 
