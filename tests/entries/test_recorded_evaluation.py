@@ -1,4 +1,4 @@
-"""The final evaluation on recorded answers: baselines come from the records, on the test questions of the split alone."""
+"""The final evaluation on recorded answers: baselines come from the records, on the split's test questions alone."""
 
 import pathlib
 
