@@ -1,0 +1,62 @@
+"""Every figure of the README comes from a file in configs/results, which runs wrote; its tables are made from these.
+
+A table that no longer agrees is printed as it should stand.
+"""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from rw.evaluation.comparison import comparison_table
+
+ROOT = pathlib.Path(__file__).parent.parent
+RESULTS = ROOT / "configs" / "results"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+# Rows of a comparison that the README shows.
+SHOWN = ("% right", "trained minus", "cost, warm start", "cost, trained (after)", "cost, oracle", "majority mode")
+
+
+def result(name):
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def block(name):
+    """What stands between the markers of that name."""
+    found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
+    assert found, f"the README has no block {name}"
+    return found[1]
+
+
+def runs_table(name):
+    """The rows of a comparison that the README shows, as markdown."""
+    table = comparison_table(result(name)["runs"], intervals=False)
+    rows = tuple(row for row in table.rows if row[0].startswith(SHOWN))
+    return type(table)(table.title, table.columns, rows).markdown()
+
+
+@pytest.mark.parametrize("name", ["quickstart"])
+def test_tables_are_those_of_the_recorded_runs(name):
+    expected = runs_table(name)
+    assert block(name) == expected, f"it should read\n{expected}"
+
+
+def plain(text):
+    return " ".join(text.split())
+
+
+def test_sentences_hold_the_recorded_figures():
+    quickstart = result("quickstart")
+    mean = quickstart["mean"]
+    before, after, oracle = (mean[f"accuracy_{arm}"] for arm in ("warm_start", "trained", "oracle"))
+    questions = quickstart["runs"][0]["test_queries"]
+    assert {run["test_queries"] for run in quickstart["runs"]} == {questions}
+    assert f"from {100 * before:.0f} % to {100 * after:.0f} % right" in plain(README)
+    assert f"on {questions} test questions each" in plain(README)
+    assert f"the oracle's {100 * oracle:.0f} %" in plain(README)
+
+
+def test_the_plots_are_there():
+    for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README):
+        assert (ROOT / path).read_bytes().startswith(b"\x89PNG"), path
