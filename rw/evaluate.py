@@ -12,9 +12,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from absl import logging
+
 from rw import progress
 from rw.config import as_dict
-from rw.errors import CheckpointError
+from rw.errors import CheckpointError, DataError
 from rw.evaluation.arms import scripted_routers
 from rw.evaluation.outcomes import ArmResult, Outcome, arm_path, outcomes, read_arm, write_arm
 from rw.evaluation.recorded import recorded_arms
@@ -45,6 +47,8 @@ class GreedyRouter:
             parts.device,
             config.seed,
         )
+        at_once = min(config.rollout.concurrency, max(len(parts.validation), len(parts.test)))
+        self.engine.check_concurrency(at_once)
 
     async def answer(
         self, weights: PublishedWeights, queries: Sequence[Query], label: str, step: int = 0, mode: Mode | None = None
@@ -114,7 +118,7 @@ class Validation:
             self.router.answer(weights, self.parts.validation, label="validation", step=step)
         )
         row = validation_metrics(answered)
-        best = best_validation(self.rows.rows())
+        best = best_validation(self._kept_rows())
         if best is None or row["eval/accuracy"] > best[1]:
             best = (step, row["eval/accuracy"])
             await self._keep(params, step, row["eval/accuracy"])
@@ -124,12 +128,17 @@ class Validation:
 
     def best(self) -> tuple[int, pathlib.Path] | None:
         """(step, its parameters) of the best router, or None where none is kept."""
-        best = best_validation(row for row in self.rows.rows() if self._path(row["step"]).is_dir())
+        best = best_validation(self._kept_rows())
         return None if best is None else (best[0], self._path(best[0]))
 
     def close(self) -> None:
         """Closes the file of rows."""
         self.rows.close()
+
+    def _kept_rows(self) -> list[dict[str, Any]]:
+        """Rows of routers whose parameters are there. A run that had to go back behind its best one has lost that, and
+        those before it."""
+        return [row for row in self.rows.rows() if self._path(row["step"]).is_dir()]
 
     def _path(self, step: int) -> pathlib.Path:
         return self.parts.workdir.file("best") / f"step_{step:06d}"
@@ -158,6 +167,8 @@ class FinalEvaluation:
             trained_step: updates that made them.
         """
         arms = self.parts.config.evaluation.arms if self.parts.test else ()
+        if self.parts.test:
+            self._set_aside(trained_step)
         if "trained" in arms or "forced" in arms:
             weights = await self._weights(trained, trained_step)
             if "trained" in arms:
@@ -170,6 +181,18 @@ class FinalEvaluation:
             await self._scripted_arms(arms)
         elif self.parts.config.workers.kind == "replay":
             self._recorded_arms(arms)
+
+    def _set_aside(self, trained_step: int) -> None:
+        """Moves arms of other questions or of another router to `superseded/`, before anything is answered: the arms
+        that lie side by side are compared with one another, and not all of them may be asked for again."""
+        for path in sorted(arm_path(self.parts.workdir.path, "_").parent.glob("*.jsonl")):
+            arm = path.stem
+            of_router = arm == "trained" or arm.startswith("forced_")
+            step = trained_step if of_router else 0 if arm == "warm_start" else None
+            if not self._is_done(arm, self._about(step)):
+                aside = path.parent / "superseded" / path.name
+                aside.parent.mkdir(exist_ok=True)
+                path.replace(aside)
 
     async def _weights(self, params: Any, version: int) -> PublishedWeights:
         if isinstance(params, pathlib.Path):
@@ -218,8 +241,13 @@ class FinalEvaluation:
         path = arm_path(self.parts.workdir.path, arm)
         if not path.is_file():
             return False
+        try:
+            about_stored = read_arm(path).about
+        except DataError as error:
+            logging.warning("%s; it is answered again", error)
+            return False
         ignored = "config_fingerprint"  # of keys that a continued run may change
-        stored = {key: value for key, value in read_arm(path).about.items() if key != ignored}
+        stored = {key: value for key, value in about_stored.items() if key != ignored}
         return stored == {key: value for key, value in about.items() if key != ignored}
 
     def _keep(self, result: ArmResult) -> None:

@@ -245,6 +245,30 @@ def test_a_finished_run_says_so_and_more_steps_extend_it(reference, run, warm, t
     assert rows(workdir)[-1]["rho_b"] == 0.0
 
 
+def test_other_test_questions_set_the_old_answers_aside(reference, run, warm, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(reference[0], workdir)
+    (workdir / "evaluation" / "oracle.jsonl").write_text("{")
+    overrides = (f"--config.init.path={warm}", "--config.evaluation.arms=('trained', 'oracle')")
+    done = run("train", workdir, *overrides)
+    assert "test: oracle" in done.stdout and "test: trained" not in done.stdout  # what cannot be read is answered again
+    kept = {path.name for path in (reference[0] / "evaluation").iterdir()}
+    assert {path.name for path in (workdir / "evaluation").glob("*.jsonl")} == kept
+    for change in ("test_seed=7", "test_queries=11"):
+        run("train", workdir, *overrides, f"--config.evaluation.{change}")
+        assert {path.name for path in (workdir / "evaluation").glob("*.jsonl")} == {"trained.jsonl", "oracle.jsonl"}
+        assert {path.name for path in (workdir / "evaluation" / "superseded").iterdir()} == kept, change
+        summary = json.loads((workdir / "report" / "summary.json").read_text())
+        assert summary["finished"] and summary["accuracy_warm_start"] is None
+        assert summary["margins"]["trained_minus_best_forced"] is None
+
+
+def test_a_deterministic_evaluation_that_needs_more_slots_is_refused_before_the_first_step(run, warm, tmp_path):
+    overrides = (f"--config.init.path={warm}", "--config.rollout.concurrency=64", "--config.evaluation.test_queries=30")
+    failed = run("train", tmp_path / "run", *overrides, expect=2)
+    assert "a slot for each of 30 concurrent episodes" in failed.stderr and "step" not in failed.stdout
+
+
 @pytest.mark.parametrize(
     ("override", "says"),
     [
