@@ -1,0 +1,67 @@
+"""The best router by validation, also where a run had to go back behind it."""
+
+import asyncio
+import dataclasses
+import types
+
+import jax.numpy as jnp
+
+from rw.evaluate import Validation, trained_router
+from rw.evaluation.outcomes import Outcome
+from rw.interrupts import Interrupts
+from rw.run_config import EvaluationConfig
+from rw.types import PublishedWeights
+from rw.workdir import Workdir
+
+RIGHT = Outcome("q", "math", "single", "answered", None, None, True, 1e-5, ("worker_1",))
+
+
+class Router:
+    """Answers with so many of ten right."""
+
+    async def answer(self, weights, queries, label, step):
+        return [dataclasses.replace(RIGHT, query_id=str(n), correct=n < self.right) for n in range(10)]
+
+
+class Device:
+    async def run(self, function, *args, **kwargs):
+        return function(*args, **kwargs)
+
+
+def opened(workdir, router, resume):
+    config = types.SimpleNamespace(evaluation=EvaluationConfig(every=1), log=types.SimpleNamespace(tensorboard=False))
+    codec = types.SimpleNamespace(fingerprint="abc")
+    parts = types.SimpleNamespace(config=config, workdir=workdir, codec=codec, device=Device(), validation=())
+    validation = Validation(parts, router)
+    validation.resume(resume)
+    return validation
+
+
+def validate(validation, router, step, right):
+    router.right = right
+    weights = PublishedWeights(step, None)
+    params = {"weight": jnp.full(2, step, jnp.float32)}
+
+    async def run():
+        interrupts = Interrupts()
+        interrupts.listen()
+        await validation.run(weights, params, interrupts)
+
+    asyncio.run(run())
+
+
+def test_a_run_that_goes_back_behind_its_best_router_keeps_the_best_of_what_follows(tmp_path):
+    router = Router()
+    with Workdir(tmp_path) as workdir:
+        validation = opened(workdir, router, 0)
+        for step, right in enumerate((2, 5, 6)):
+            validate(validation, router, step, right)
+        assert trained_router(validation, None, 2)[1] == 2
+        validation.close()
+        validation = opened(workdir, router, 1)  # the checkpoint of step 2 could not be read
+        validate(validation, router, 2, 4)  # Workers are not the same every time
+        validate(validation, router, 3, 3)
+        assert trained_router(validation, None, 3) == (tmp_path / "best" / "step_000002", 2)
+        assert [row["eval/best_step"] for row in validation.rows.rows()] == [0, 1, 2, 2]
+        validation.close()
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["step_000002"]
