@@ -96,6 +96,12 @@ def test_other_questions_are_refused_with_both_names():
         summary({"trained": TRAINED, "oracle": other}, [], IDENTITY)
 
 
+def test_the_same_places_in_another_draw_are_other_questions():
+    other = dataclasses.replace(FORCED, about={**TRAINED.about, "draw_seed": 7})
+    with pytest.raises(DataError, match="'trained' and 'forced_multi' answer questions of another draw_seed .* and 7"):
+        summary({"trained": TRAINED, "forced_multi": other}, [], IDENTITY)
+
+
 def test_a_question_answered_twice_is_refused():
     twice = arm("random", [*TRAINED.outcomes, TRAINED.outcomes[0]])
     with pytest.raises(DataError, match="'random' answers question 'q1' twice"):
