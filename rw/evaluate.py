@@ -112,13 +112,15 @@ class Validation:
         )
 
     async def run(self, weights: PublishedWeights, params: Any, interrupts: Interrupts) -> None:
-        """Validates one version and keeps it where it is the best so far; the earlier of equals stays."""
+        """Validates one version and keeps it where it is the best so far, of those that were asked the same number of
+        questions; the earlier of equals stays."""
         step, began = weights.version, time.monotonic()
         answered = await interrupts.guard(
             self.router.answer(weights, self.parts.validation, label="validation", step=step)
         )
         row = validation_metrics(answered)
-        best = best_validation(self._kept_rows())
+        questions = row["eval/questions"]  # accuracies on more or fewer of them are not compared
+        best = best_validation(kept for kept in self._kept_rows() if kept["eval/questions"] == questions)
         if best is None or row["eval/accuracy"] > best[1]:
             best = (step, row["eval/accuracy"])
             await self._keep(params, step, row["eval/accuracy"])

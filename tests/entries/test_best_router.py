@@ -17,10 +17,12 @@ RIGHT = Outcome("q", "math", "single", "answered", None, None, True, 1e-5, ("wor
 
 
 class Router:
-    """Answers with so many of ten right."""
+    """Answers with so many right, of ten questions at first."""
+
+    questions = 10
 
     async def answer(self, weights, queries, label, step):
-        return [dataclasses.replace(RIGHT, query_id=str(n), correct=n < self.right) for n in range(10)]
+        return [dataclasses.replace(RIGHT, query_id=str(n), correct=n < self.right) for n in range(self.questions)]
 
 
 class Device:
@@ -65,3 +67,15 @@ def test_a_run_that_goes_back_behind_its_best_router_keeps_the_best_of_what_foll
         assert [row["eval/best_step"] for row in validation.rows.rows()] == [0, 1, 2, 2]
         validation.close()
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["step_000002"]
+
+
+def test_accuracies_on_different_numbers_of_questions_are_not_compared(tmp_path):
+    router = Router()
+    with Workdir(tmp_path) as workdir:
+        validation = opened(workdir, router, 0)
+        validate(validation, router, 0, 9)
+        router.questions = 40
+        for step, right in ((1, 20), (2, 24), (3, 22)):
+            validate(validation, router, step, right)
+        assert trained_router(validation, None, 3) == (tmp_path / "best" / "step_000002", 2)
+        validation.close()
