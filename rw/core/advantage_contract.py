@@ -57,7 +57,7 @@ def check_advantage(function: Callable, name: str, config: AdvantageConfig) -> N
         config = dataclasses.replace(config, cold_start=cold_start)
         try:
             with np.errstate(all="ignore"):  # of a division by zero, what matters is whether its result is used
-                advantages = function(batch, config)
+                advantages = function(trial_batch(), config)  # it may write into that
         except Exception as error:  # a user's code: whatever it raises, it would raise in the first step too
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ConfigError(f"advantage {name!r} raised {reason}; it must be {EXPECTED}") from error
@@ -77,7 +77,10 @@ def check_advantages(advantages: Any, name: str, batch: GroupBatch) -> None:
     if not isinstance(advantages, Advantages):
         raise ConfigError(f"advantage {name!r} returned {type(advantages).__name__}; it must be {EXPECTED}")
     for field in ("grpo", "mode", "inner"):
-        values = np.asarray(getattr(advantages, field))
+        try:
+            values = np.asarray(getattr(advantages, field))
+        except ValueError as error:  # such as lists of different lengths
+            raise ConfigError(f"advantage {name!r} returned {field} that is no array: {error}") from error
         if values.shape != batch.mode.shape:
             raise ConfigError(
                 f"advantage {name!r} returned {field} of shape {values.shape}; it must be [G, K] = {batch.mode.shape}"

@@ -200,7 +200,8 @@ class Learner:
         )
         if not groups:
             return batch, Advantages(*(np.zeros((0, 0), np.float32),) * 3), []
-        advantages = self._advantage_function(batch, config)
+        own_copy = GroupBatch(*(np.array(array) for array in batch))  # a function may write into what it is given
+        advantages = self._advantage_function(own_copy, config)
         check_advantages(advantages, self._advantage_name, batch)
         return batch, advantages, token_rows(groups, batch, advantages)
 

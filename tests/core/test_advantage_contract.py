@@ -49,6 +49,16 @@ def words(batch, config):
     return comet(batch, config)._replace(mode=np.full(batch.mode.shape, "good"))
 
 
+def ragged(batch, config):
+    return comet(batch, config)._replace(mode=[[1.0], [2.0, 3.0]])
+
+
+def nothing_left_in_v(batch, config):
+    batch.retained[:] = False
+    nowhere = np.full(batch.mode.shape, np.nan)
+    return Advantages(grpo=nowhere, mode=nowhere, inner=nowhere)
+
+
 def divided_by_the_range(batch, config):
     task = np.where(batch.retained, batch.rewards[..., 0], np.nan)
     low, high = np.nanmin(task, axis=1, keepdims=True), np.nanmax(task, axis=1, keepdims=True)
@@ -79,6 +89,8 @@ def test_functions_that_can_be_learnt_from_pass(function):
         (one_a_group, "returned inner of shape (6,); it must be [G, K] = (6, 5)"),
         (nothing_for_the_mode, "returned mode of shape (); it must be [G, K] = (6, 5)"),
         (words, "returned mode of dtype <U4; it must be real numbers"),
+        (ragged, "returned mode that is no array: setting an array element with a sequence"),
+        (nothing_left_in_v, "returned grpo that is not finite for a free group with all modes; every"),
         (divided_by_the_range, "returned grpo that is not finite for a group whose rewards are all equal; every"),
     ],
 )

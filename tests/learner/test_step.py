@@ -61,9 +61,7 @@ def groups():
     return excluded(make_groups(0), [(1, 2), (3, 0)])
 
 
-def test_each_term_has_the_gradient_of_the_loss_written_out(
-    learner, params, groups, oracle_gradient, oracle_support
-):
+def test_each_term_has_the_gradient_of_the_loss_written_out(learner, params, groups, oracle_gradient, oracle_support):
     gradients = learner.gradients(params, groups, mode_candidates=mode_candidates)
     for index, term in enumerate(("mode", "inner", "kl")):
         _, expected = oracle_gradient(params, groups, np.eye(3)[index])
@@ -93,9 +91,7 @@ def test_one_step_is_adamw_on_the_whole_loss(learner, params, groups, oracle_gra
         state, groups, cold_start=False, support_coefficient=LAMBDA, mode_candidates=mode_candidates
     )
     loss, gradient = oracle_gradient(params, groups, [1, 1, BETA])
-    (support, mode_support), support_gradient = oracle_support(
-        params, *oracle.support_arrays(groups, mode_candidates)
-    )
+    (support, mode_support), support_gradient = oracle_support(params, *oracle.support_arrays(groups, mode_candidates))
     gradient = jax.tree.map(lambda g, s: np.asarray(g + LAMBDA * s, np.float64), gradient, support_gradient)
     norm = np.sqrt(sum(np.sum(g**2) for g in jax.tree.leaves(gradient)))
     assert metrics["loss/total"] == pytest.approx(float(loss + LAMBDA * support), rel=1e-5)
@@ -249,9 +245,7 @@ def test_the_kl_coefficient_acts_only_away_from_the_reference(params, reference_
     assert relative_difference(away, jax.tree.map(jnp.subtract, away, there)) < 1e-5  # two programs round alike to 1e-7
     assert relative_difference(away, zero) == 1
     with_kl, _ = learner.step(init_state(params, OPTIMIZER, 0), groups, cold_start=False)
-    free = Learner(
-        MODEL, OPTIMIZER, reference_params, dataclasses.replace(CONFIG, loss=LossConfig(kl_coefficient=0.0))
-    )
+    free = Learner(MODEL, OPTIMIZER, reference_params, dataclasses.replace(CONFIG, loss=LossConfig(kl_coefficient=0.0)))
     without, metrics = free.step(init_state(params, OPTIMIZER, 0), groups, cold_start=False)
     assert relative_difference(with_kl.opt_state[1].mu, without.opt_state[1].mu) > 1e-3
     assert "loss/kl" not in metrics and "policy/kl_max" not in metrics and metrics["N_KL"] > 0
@@ -306,6 +300,19 @@ def test_an_advantage_function_of_ones_own(reference_params, params, groups):
     _, _, rows = make(negated)._rows(groups, cold_start=False)
     _, _, plain = make("comet")._rows(groups, cold_start=False)
     assert [row.advantage.grpo for row in rows] == [-row.advantage.grpo for row in plain]
+
+
+def test_an_advantage_function_may_write_into_its_batch(learner, reference_params, params, groups):
+    def careless(batch, config):
+        advantages = jax.tree.map(np.array, comet(batch, config))
+        batch.rewards[:], batch.mode[:], batch.retained[:], batch.forced[:] = 0, 0, False, True
+        return advantages
+
+    writing = Learner(MODEL, OPTIMIZER, reference_params, dataclasses.replace(CONFIG, advantage_function=careless))
+    ours, theirs = (
+        made.step(init_state(params, OPTIMIZER, 0), groups, cold_start=False)[1] for made in (writing, learner)
+    )
+    assert {name for name in ours if ours[name] != theirs[name]} <= {"perf/reference_s", "perf/update_s"}
 
 
 @pytest.mark.full
