@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from rw.evaluation.outcomes import ArmResult
+from rw.evaluation.aggregate import is_lost
+from rw.evaluation.outcomes import FOLDER, ArmResult
 from rw.rollout.stream import Progress
 
 # In a notebook: plain lines and no bar, which would be kept in the file once for every time it is drawn.
@@ -68,9 +69,11 @@ def validation_line(row: Mapping[str, Any], step: int, best_step: int, seconds: 
 
 
 def arm_line(result: ArmResult) -> str:
-    """One arm of the final evaluation in one line."""
+    """One arm of the final evaluation in one line, and what to do about questions that were lost."""
     correct = sum(outcome.correct for outcome in result.outcomes)
-    return f"test: {result.arm:<18} {correct}/{len(result.outcomes)} right"
+    lost = sum(map(is_lost, result.outcomes))
+    again = f", {lost} lost to infrastructure; remove {FOLDER}/{result.arm}.jsonl to ask again" if lost else ""
+    return f"test: {result.arm:<18} {correct}/{len(result.outcomes)} right{again}"
 
 
 def _number(row: Mapping[str, Any], name: str, form: str) -> str:

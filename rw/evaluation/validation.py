@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rw.evaluation.aggregate import mean_cost
 from rw.evaluation.outcomes import Outcome
 from rw.types import Mode, Status
 
@@ -15,8 +16,8 @@ def validation_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Numbers of one validation, `eval/…`; shares are of all questions, those lost to infrastructure included.
 
     `accuracy` and `accuracy/{kind}`, `mode_share/{mode}` and `mode_share/{kind}/{mode}` (`none`: no mode was declared),
-    `invalid` and `excluded` (lost to infrastructure, counted as wrong), `cost_usd` (mean, over the outcomes whose cost
-    is known), `questions`.
+    `invalid` and `excluded` (lost to infrastructure, counted as wrong), `cost_usd` (mean, over those whose cost is
+    known and that infrastructure did not cut short), `questions`.
     """
     kinds = sorted({outcome.kind for outcome in outcomes})
     row = {
@@ -25,9 +26,8 @@ def validation_metrics(outcomes: Sequence[Outcome]) -> dict[str, float]:
         "eval/invalid": _share(outcome.status == Status.TERMINAL_INVALID for outcome in outcomes),
         "eval/excluded": _share(outcome.status == Status.INFRASTRUCTURE_FAILURE for outcome in outcomes),
     }
-    costs = [outcome.cost_usd for outcome in outcomes if outcome.cost_usd is not None]
-    if costs:
-        row["eval/cost_usd"] = sum(costs) / len(costs)
+    if cost := mean_cost(outcomes):
+        row["eval/cost_usd"] = cost.mean
     row |= {f"eval/mode_share/{word}": _share((o.mode or "none") == word for o in outcomes) for word in MODES}
     for kind in kinds:
         members = [outcome for outcome in outcomes if outcome.kind == kind]

@@ -1,6 +1,7 @@
-"""The line that a step prints."""
+"""The lines that a step and an arm of the final evaluation print."""
 
-from rw.progress import step_line
+from rw.evaluation.outcomes import ArmResult, Outcome
+from rw.progress import arm_line, step_line
 
 ROW = {
     "rho_b": 0.5,
@@ -31,3 +32,12 @@ def test_a_step_in_one_line():
 def test_uneven_exclusions_are_told_by_mode():
     line = step_line(ROW | {"infra/excluded_unevenly": 1.0}, 7, 90, cold_start=True)
     assert "step 7/90 cold " in line and "  excluded 0.10 (uneven by mode: 0.05/-/0.15)  modes" in line
+
+
+def test_an_arm_says_what_was_lost_and_how_to_have_it_answered_again():
+    right = Outcome("q1", "math", "single", "answered", None, None, True, 1e-5, ())
+    lost = Outcome("q2", "math", "single", "infrastructure_failure", None, "timeout", False, 0.0, ())
+    assert arm_line(ArmResult("trained", {}, (right,))) == "test: trained            1/1 right"
+    assert arm_line(ArmResult("trained", {}, (right, lost))) == (
+        "test: trained            1/2 right, 1 lost to infrastructure; remove evaluation/trained.jsonl to ask again"
+    )

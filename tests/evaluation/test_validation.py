@@ -40,6 +40,12 @@ def test_metrics_of_a_validation():
     }
 
 
+def test_the_mean_cost_leaves_out_what_infrastructure_cut_short():
+    cut_short = dataclasses.replace(LOST, cost_usd=0.0)
+    assert validation_metrics([RIGHT, WRONG, cut_short])["eval/cost_usd"] == pytest.approx(3e-5)
+    assert "eval/cost_usd" not in validation_metrics([cut_short])
+
+
 def test_the_earliest_of_the_best_validations_counts():
     rows = [
         {"step": 0, "eval/accuracy": 0.1},
