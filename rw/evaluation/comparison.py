@@ -16,7 +16,7 @@ from rw.errors import WorkdirError
 from rw.evaluation.aggregate import summary as summarise
 from rw.evaluation.history import read_history
 from rw.evaluation.report import FOLDER as RUN_FOLDER
-from rw.evaluation.report import SUMMARY, TEXT, make_folder, read_summary, terminal, write_report, write_whole
+from rw.evaluation.report import SUMMARY, TEXT, read_summary, terminal, write_report, write_whole, written_folder
 from rw.evaluation.table import (
     ABSENT,
     MANY,
@@ -46,7 +46,7 @@ def write_comparison(
         out: where the side-by-side report goes; None: `comparison` beside the first run.
 
     Raises:
-        WorkdirError: a directory given twice, or without a run, or `out` is one of the runs.
+        WorkdirError: a directory given twice, or without a run, or `out` is one of the runs or cannot be written.
         DataError: as `write_report`.
     """
     from rw.evaluation.comparison_plots import write_plots  # here, since matplotlib takes longer to load than rw
@@ -62,12 +62,12 @@ def write_comparison(
         {**summarise(history.arms, history.rows, history.identity), "run": name}
         for history, name in zip(histories, names, strict=True)
     ]
-    make_folder(folder)
-    plots = write_plots(histories, summaries, folder)
-    write_whole(
-        folder / SUMMARY, json.dumps(over_runs(summaries), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    )
-    write_whole(folder / TEXT, comparison_text(summaries, plots, _links(paths, folder)))
+    with written_folder(folder):
+        plots = write_plots(histories, summaries, folder)
+        write_whole(
+            folder / SUMMARY, json.dumps(over_runs(summaries), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        )
+        write_whole(folder / TEXT, comparison_text(summaries, plots, _links(paths, folder)))
     return folder / TEXT
 
 

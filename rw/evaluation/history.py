@@ -21,6 +21,7 @@ from rw.evaluation.aggregate import Identity
 from rw.evaluation.outcomes import ArmResult, read_arms
 
 ROW_FILES = ("metrics.jsonl", "validation.jsonl")  # of one step, both may hold a row: of its update, of its router
+SECTIONS = ("data", "evaluation", "init", "model", "reward", "schedule", "support", "workers")  # those looked into
 PHASES = ("cold", "transition", "free")
 
 
@@ -89,7 +90,7 @@ def read_history(workdir: str | os.PathLike[str]) -> History:
     """Reads a run's directory.
 
     Raises:
-        WorkdirError: there is no run, since config.json is missing or cannot be read.
+        WorkdirError: there is no run, since config.json is missing or holds none, or a file cannot be read.
         DataError: a file of the evaluation that does not hold one.
     """
     path = pathlib.Path(workdir)
@@ -99,7 +100,7 @@ def read_history(workdir: str | os.PathLike[str]) -> History:
         raise WorkdirError(f"no run in {str(path)!r}: it has no config.json (it comes with the first step)") from error
     except (OSError, ValueError) as error:
         raise WorkdirError(f"cannot read {path / 'config.json'}: {error}") from error
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or not all(isinstance(config.get(name, {}), dict) for name in SECTIONS):
         raise WorkdirError(f"{path / 'config.json'} holds no config")
     rows, unreadable = read_rows([path / name for name in ROW_FILES])
     return History(path, config, rows, unreadable, read_arms(path))
@@ -110,7 +111,10 @@ def read_rows(paths: Sequence[pathlib.Path]) -> tuple[tuple[dict[str, Any], ...]
     rows: dict[int, dict[str, Any]] = {}
     unreadable = 0
     for path in paths:
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        try:
+            lines = path.read_bytes().split(b"\n") if path.exists() else []
+        except OSError as error:
+            raise WorkdirError(f"cannot read {path}: {error.strerror}") from error
         for line in filter(None, lines):
             row = _row(line)
             if row is None:

@@ -5,10 +5,11 @@ It can be made again at any time, of an unfinished run too; what is not there ye
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -66,12 +67,14 @@ def write_report(workdir: str | os.PathLike[str], out: str | os.PathLike[str] | 
     history = read_history(workdir)
     summary = summarise(history.arms, history.rows, history.identity)
     folder = pathlib.Path(out) if out is not None else history.path / FOLDER
-    make_folder(folder)
-    drawn, without = write_plots(history, summary, folder)
-    write_whole(folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
-    plots = [f"### {plot.name.capitalize()}\n\n{plot.reading}\n\n![{plot.name}]({plot.name}.png)" for plot in drawn]
-    text = report_text(history, summary, plots, [plot.name for plot in without], os.path.relpath(history.path, folder))
-    write_whole(folder / TEXT, text)
+    with written_folder(folder):
+        drawn, without = write_plots(history, summary, folder)
+        write_whole(folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+        plots = [f"### {plot.name.capitalize()}\n\n{plot.reading}\n\n![{plot.name}]({plot.name}.png)" for plot in drawn]
+        text = report_text(
+            history, summary, plots, [plot.name for plot in without], os.path.relpath(history.path, folder)
+        )
+        write_whole(folder / TEXT, text)
     return folder / TEXT
 
 
@@ -173,12 +176,14 @@ def majority_words(summary: Mapping[str, Any]) -> str:
     return f"The majority mode differs between types of question: {len(chosen)} modes are some type's majority."
 
 
-def make_folder(folder: pathlib.Path) -> None:
-    """Raises WorkdirError where it cannot be made."""
+@contextlib.contextmanager
+def written_folder(folder: pathlib.Path) -> Iterator[None]:
+    """Makes the folder for what is written inside; raises WorkdirError where either cannot be done."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
-        raise WorkdirError(f"cannot write a report to {str(folder)!r}: {error.strerror}") from error
+        raise WorkdirError(f"cannot write a report to {str(folder)!r}: {error.strerror or error}") from error
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:

@@ -156,6 +156,20 @@ def test_the_command_reports_and_refuses_in_one_line(made, tmp_path, capsys, unp
     assert "cannot write a report" in capsys.readouterr().err
 
 
+def test_what_cannot_be_read_or_written_ends_the_command_in_one_line(made, tmp_path, capsys, unpainted):
+    workdir = made.whole_run(tmp_path / "run", count=10)
+    (workdir / "report" / "report.md").mkdir(parents=True)
+    assert cli.main(["report", str(workdir)]) == 2
+    assert "cannot write a report to" in capsys.readouterr().err
+    (workdir / "metrics.jsonl").unlink()
+    (workdir / "metrics.jsonl").mkdir()
+    assert cli.main(["report", str(workdir)]) == 2
+    assert "metrics.jsonl: Is a directory" in capsys.readouterr().err
+    (workdir / "config.json").write_text('{"data": 5}')
+    assert cli.main(["report", str(workdir)]) == 2
+    assert "config.json holds no config" in capsys.readouterr().err
+
+
 def test_arms_of_other_questions_end_the_command_in_one_line(made, tmp_path, capsys):
     workdir = made.whole_run(tmp_path / "run", count=10)
     arm = read_arm(workdir / "evaluation" / "oracle.jsonl")
