@@ -58,7 +58,9 @@ def start(config: RunConfig, workdir_path: str) -> int:
 
 def warm_start_path(parts: Parts) -> str:
     """Where the warm start of this run is kept."""
-    return parts.config.init.path or str(parts.workdir.file("warmstart"))
+    init = parts.config.init
+    named = init.path if init.source == "warmstart" else ""  # else it names what the run begins from, which stays
+    return named or str(parts.workdir.file("warmstart"))
 
 
 async def warm_start(parts: Parts, interrupts: Interrupts) -> Any:

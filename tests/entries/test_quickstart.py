@@ -11,9 +11,11 @@ from rw.evaluation.arms import scripted_routers
 from rw.initial import check_shapes
 from rw.learner.checkpoint import load_params
 from rw.parts import open_parts, params_path
+from rw.run_config import InitConfig
 from rw.sampler.scripted import ScriptedSampler
 from rw.simulation.policies import script
 from rw.types import Status
+from rw.warmstart import warm_start_path
 from rw.workdir import Workdir
 
 QUICKSTART = str(pathlib.Path(__file__).parent.parent.parent / "configs" / "quickstart.py")
@@ -41,3 +43,15 @@ def test_the_packaged_warm_start_is_the_configs():
     check_shapes(path, params, config.model)
     now = {**dataclasses.asdict(config.warmstart), "mode_prior": []}
     assert metadata["warmstart"].items() <= now.items()  # a key that came later has the value that was meant before
+
+
+async def test_a_warm_start_of_ones_own_goes_into_the_workdir(tmp_path):
+    """`init.path` names what the quickstart begins from, which must not be written to."""
+    config = load_config(QUICKSTART, [("evaluation.test_queries", "0"), ("evaluation.every", "0")])
+    with Workdir(tmp_path / "run") as workdir:
+        async with open_parts(config, workdir) as parts:
+            assert warm_start_path(parts) == str(tmp_path / "run" / "warmstart")
+    elsewhere = dataclasses.replace(config, init=InitConfig("warmstart", str(tmp_path / "other")))
+    with Workdir(tmp_path / "run") as workdir:
+        async with open_parts(elsewhere, workdir) as parts:
+            assert warm_start_path(parts) == str(tmp_path / "other")
