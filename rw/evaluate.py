@@ -261,5 +261,8 @@ def trained_router(validation: Validation, last: Any, last_step: int) -> tuple[A
     """What counts as the trained router: the best by validation, the last one where nothing was validated."""
     best = validation.best()
     if best is None and validation.config.every:
-        raise CheckpointError(f"no validated router is left in {validation.parts.workdir.file('best')}")
+        raise CheckpointError(
+            f"no validated router is left in {validation.parts.workdir.file('best')}: restore it, or set "
+            "evaluation.every=0 to take the last one"
+        )
     return (last, last_step) if best is None else (best[1], best[0])

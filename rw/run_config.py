@@ -83,6 +83,8 @@ class InitConfig:
         require_one_of("init.source", self.source, ("warmstart", "random", "params"))
         if self.source == "params" and not self.path:
             raise ConfigError("init.source='params' needs init.path, the directory of saved parameters; it is empty")
+        if self.source == "warmstart" and self.path == "quickstart":
+            raise ConfigError("init.path='quickstart' names parameters that come with rw: set init.source='params'")
 
 
 @dataclasses.dataclass(frozen=True)

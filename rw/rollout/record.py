@@ -146,8 +146,8 @@ def read_groups(path: str | os.PathLike) -> list[Group]:
             record = json.loads(line)
             scored = load_trajectory(record)
             query = _load_query(record)
-        except (ValueError, KeyError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}"
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, DataError) as error:
+            reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
             raise DataError(f"trajectories {path}, line {number}, are not those of a run: {reason}") from error
         queries[query.id] = query
         rollouts.setdefault(query.id, []).append(scored)

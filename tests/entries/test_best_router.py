@@ -2,10 +2,13 @@
 
 import asyncio
 import dataclasses
+import shutil
 import types
 
 import jax.numpy as jnp
+import pytest
 
+from rw.errors import CheckpointError
 from rw.evaluate import Validation, trained_router
 from rw.evaluation.outcomes import Outcome
 from rw.interrupts import Interrupts
@@ -78,4 +81,15 @@ def test_accuracies_on_different_numbers_of_questions_are_not_compared(tmp_path)
         for step, right in ((1, 20), (2, 24), (3, 22)):
             validate(validation, router, step, right)
         assert trained_router(validation, None, 3) == (tmp_path / "best" / "step_000002", 2)
+        validation.close()
+
+
+def test_a_best_router_that_was_removed_is_missed_in_words(tmp_path):
+    router = Router()
+    with Workdir(tmp_path) as workdir:
+        validation = opened(workdir, router, 0)
+        validate(validation, router, 0, 5)
+        shutil.rmtree(tmp_path / "best")
+        with pytest.raises(CheckpointError, match="restore it, or set evaluation.every=0 to take the last one"):
+            trained_router(validation, None, 0)
         validation.close()

@@ -94,6 +94,7 @@ def test_overrides_take_the_type_of_their_key():
         ("workers.kind", "real", "workers.kind='real' is not one of simulated, replay, http"),
         ("workers.kind", "http", "kind 'http' needs at least one endpoint"),
         ("init.source", "params", "needs init.path"),
+        ("init.path", "quickstart", "names parameters that come with rw: set init.source='params'"),
         ("reward.efficiency_weight", "1.5", "reward.efficiency_weight=1.5 must lie in [0, 1]"),
         ("reward.reference_cost_usd", "0", "must be > 0"),
         ("schedule.autonomous_from", "0", "need 0 <= cold_batches <= autonomous_from"),

@@ -285,8 +285,13 @@ def test_files_that_hold_no_groups_are_refused(codec, tmp_path):
     with pytest.raises(DataError, match="broken.jsonl.xz cannot be read"):
         read_groups(packed)
     without = TrajectoryWriter(tmp_path, codec, with_arrays=False).write(3, some_groups(codec))
-    with pytest.raises(DataError, match="holds no arrays"):
+    with pytest.raises(DataError, match="step_000003.jsonl, line 1, are not those of a run: the record .* no arrays"):
         read_groups(without)
+    whole = json.loads(TrajectoryWriter(tmp_path, codec).write(4, some_groups(codec)).read_text().split("\n")[0])
+    for spoilt in ({"mode": 5}, {"arrays": {**whole["arrays"], "segments": [[999, 1]]}}):
+        (tmp_path / "spoilt.jsonl").write_text(json.dumps(whole | spoilt) + "\n")
+        with pytest.raises(DataError, match="spoilt.jsonl, line 1, are not those of a run"):
+            read_groups(tmp_path / "spoilt.jsonl")
     other = tmp_path / "metrics.jsonl"
     other.write_text('{"step": 1}\n')
     with pytest.raises(DataError, match="metrics.jsonl, line 1, are not those of a run: KeyError: 'rollout'"):
