@@ -25,7 +25,7 @@ def recorded_name(function: Callable) -> str:
     """`module:function@hash`, the same for the same source and the same plain values that it refers to by name.
 
     Functions that it calls, and arrays, are not looked into: only what is written in the function itself, and numbers,
-    strings and booleans of its module, of the function around it or of its defaults.
+    strings, booleans, tuples, lists and dicts of its module, of the function around it or of its defaults.
 
     Raises:
         ConfigError: it is not a function whose source can be read.
@@ -34,16 +34,24 @@ def recorded_name(function: Callable) -> str:
     try:
         source = inspect.getsource(plain)
         around = inspect.getclosurevars(plain)
-    except (OSError, TypeError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise ConfigError(
             f"advantage {function!r}: its source cannot be read ({error}), so nobody could tell later what a run was "
             "trained with; pass a function that is written in a file or in a notebook cell"
         ) from error
     defaults = {f"{key}=": argument.default for key, argument in inspect.signature(plain).parameters.items()}
     values = {**around.globals, **around.nonlocals, **defaults}
-    values = {name: values[name] for name in sorted(values) if isinstance(values[name], (bool, int, float, str))}
+    values = {name: values[name] for name in sorted(values) if _is_plain(values[name])}
     digest = hashlib.sha256(f"{source}\n{values}".encode()).hexdigest()
     return f"{plain.__module__}:{plain.__qualname__}@{digest[:8]}"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(value[key]) for key in value)
+    return isinstance(value, (bool, int, float, str))
 
 
 def check_advantage(function: Callable, name: str, config: AdvantageConfig) -> None:

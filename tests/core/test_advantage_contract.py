@@ -126,6 +126,9 @@ def test_a_recorded_name_follows_the_source_and_the_values_around_it(monkeypatch
     assert recorded_name(halved) == name == recorded_name(jax.jit(halved, static_argnums=1))
     assert recorded_name(scaled(1.0)) != recorded_name(scaled(2.0)) == recorded_name(scaled(2.0))
     assert recorded_name(scaled(1.0)) != recorded_name(scaled(1.0, extra=0.1))
+    assert (
+        recorded_name(scaled((1.0, 2.0))) != recorded_name(scaled((1.0, 3.0))) != recorded_name(scaled({"mode": 3.0}))
+    )
     monkeypatch.setitem(globals(), "SHARE", 0.25)
     assert recorded_name(halved) != name and recorded_name(halved).startswith(f"{__name__}:halved@")
 
@@ -133,6 +136,13 @@ def test_a_recorded_name_follows_the_source_and_the_values_around_it(monkeypatch
 def test_what_has_no_source_is_refused():
     with pytest.raises(ConfigError, match="its source cannot be read"):
         recorded_name(functools.partial(halved))
+
+    def unfinished(batch, config):
+        return later
+
+    with pytest.raises(ConfigError, match="its source cannot be read .Cell is empty"):
+        recorded_name(unfinished)
+    later = comet
     namespace = {}
     exec("def typed(batch, config):\n    return None", namespace)
     with pytest.raises(ConfigError, match="its source cannot be read"):
