@@ -42,6 +42,9 @@ Metrics = dict[str, float]
 class MetricWriter:
     """Appends one row a step to <workdir>/<name>.jsonl, flushed at once, and its numbers to <workdir>/tensorboard.
 
+    Any other name than "metrics" has a folder of its own there: TensorBoard takes the beginning of a file of events for
+    a restart of all that lies in its folder, and drops the steps after that.
+
     A line that a kill cut short is set aside when the file is opened, in <name>.superseded.jsonl.
     """
 
@@ -57,6 +60,7 @@ class MetricWriter:
         self.superseded_path = pathlib.Path(workdir) / f"{name}.superseded.jsonl"
         self._clock = clock
         self._events_type = _event_writer() if tensorboard else None
+        self._events_folder = pathlib.Path(workdir, "tensorboard", *([] if name == "metrics" else [name]))
         self._events = None
         self._purge_step: int | None = None
         self._file = None
@@ -129,7 +133,7 @@ class MetricWriter:
         if self._events is None:
             # File names hold whole seconds only: without a suffix a quick restart would overwrite what is there.
             self._events = self._events_type(
-                str(self.path.parent / "tensorboard"),
+                str(self._events_folder),
                 purge_step=self._purge_step,
                 filename_suffix=f".{time.time_ns()}",
             )

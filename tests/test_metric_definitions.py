@@ -481,3 +481,15 @@ def test_after_resume_tensorboard_is_told_to_drop_the_superseded_steps(workdir):
     assert [(step, value) for step, _, value in events(workdir)] == [(1, 1.0), (2, 2.0), (2, 3.0)]
     starts = [event.step for event in raw_events(workdir) if event.session_log.status == SessionLog.START]
     assert starts == [2]  # TensorBoard shows nothing from this step on that came before this mark
+
+
+def test_the_events_of_another_file_lie_in_a_folder_of_their_own(workdir):
+    """In one folder, the restart that the second file begins with would take the first one's steps from the display."""
+    with MetricWriter(workdir) as training, MetricWriter(workdir, name="validation") as validation:
+        training.resume(0)
+        validation.resume(0)
+        training.write(1, {"a": 1.0})
+        validation.write(1, {"eval/a": 2.0})
+    assert events(workdir) == [(1, "a", 1.0)]
+    (path,) = (workdir / "tensorboard" / "validation").iterdir()
+    assert b"eval/a" in path.read_bytes()
