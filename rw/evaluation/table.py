@@ -46,7 +46,7 @@ def before_after_table(summary: Mapping[str, Any]) -> Table:
             arm_words(arm),
             interval_words(accuracy_of(summary, arm)),
             share_words(summary["mode_share_by_arm"].get(arm)),
-            cost_words(summary["cost_usd_mean"].get(arm), factor),
+            cost_words(summary["cost_usd_mean"].get(arm), factor, summary["test_queries"]),
             percent(summary["invalid"].get(arm)),
             str(summary["infrastructure"].get(arm, ABSENT)),
         )
@@ -155,14 +155,16 @@ def interval_words(interval: Mapping[str, Any] | None, signed: bool = False) -> 
     return f"{mean} ({low} to {high})"
 
 
-def cost_words(interval: Mapping[str, Any] | None, factor: float = 1.0) -> str:
-    """A mean cost times `factor` with half the width of its interval, such as "17.4 ± 0.8"."""
+def cost_words(interval: Mapping[str, Any] | None, factor: float = 1.0, questions: int = 0) -> str:
+    """A mean cost times `factor` with half the width of its interval, such as "17.4 ± 0.8"; where it is known of fewer
+    than all `questions`, it says of how many, since those with many calls are the likeliest to lack it."""
     if interval is None:
         return ABSENT
     mean = interval["mean"] * factor
     decimals = 0 if mean >= 100 else 1 if mean >= 10 else 2
     half = "" if interval["high"] is None else f" ± {interval['high'] * factor - mean:.{decimals}f}"
-    return f"{mean:.{decimals}f}{half}"
+    partly = f" ({interval['n']} of {questions})" if interval["n"] < questions else ""
+    return f"{mean:.{decimals}f}{half}{partly}"
 
 
 def cost_unit(costs_usd: Iterable[float]) -> tuple[float, str]:

@@ -19,6 +19,7 @@ from rw.evaluation.aggregate import (
 )
 from rw.evaluation.intervals import paired_difference, wilson
 from rw.evaluation.outcomes import ArmResult, Outcome
+from rw.evaluation.table import before_after_table, cost_words
 
 IDENTITY = Identity(
     "run", seed=7, source="simulated", steps=20, test_queries=4, arms=("trained",), config_fingerprint="ab"
@@ -169,3 +170,10 @@ def test_a_test_that_was_broken_off_is_not_finished(wanted, there, finished):
 def test_the_best_step_comes_from_the_last_validation_where_no_test_was_made():
     rows = [{"step": 0, "eval/best_step": 0}, {"step": 10, "eval/best_step": 10.0}, {"step": 11}]
     assert summary({}, rows, IDENTITY)["best_step"] == 10
+
+
+def test_a_cost_that_is_not_known_of_all_questions_says_of_how_many():
+    cost = {"mean": 1.74e-5, "low": 1.66e-5, "high": 1.82e-5, "n": 4}
+    assert cost_words(cost, 1e6, 4) == "17.4 ± 0.8" and cost_words(cost, 1e6, 10) == "17.4 ± 0.8 (4 of 10)"
+    rows = before_after_table(summary({"trained": TRAINED, "warm_start": LOST}, [], IDENTITY)).rows
+    assert [row[3].rpartition(" (")[2] for row in rows] == ["1 of 4)", rows[1][3]]
