@@ -122,7 +122,7 @@ async def learn_demonstrations(parts: Parts, interrupts: Interrupts) -> Any:
     optimizer = Optimizer(
         OptimizerConfig(learning_rate=config.learning_rate, schedule="cosine", total_steps=config.steps)
     )
-    state, learner = await parts.device.run(_open_learner, parts, optimizer)
+    state, learner = await parts.device.run(open_learner, parts, optimizer)
     demonstrations = Demonstrations(parts)
     following = asyncio.create_task(demonstrations.batch(0))
     try:
@@ -144,7 +144,8 @@ async def learn_demonstrations(parts: Parts, interrupts: Interrupts) -> Any:
     return state.params
 
 
-def _open_learner(parts: Parts, optimizer: Optimizer) -> tuple[TrainState, SupervisedLearner]:
+def open_learner(parts: Parts, optimizer: Optimizer) -> tuple[TrainState, SupervisedLearner]:
+    """The state before the first step, and what makes the steps."""
     config = parts.config
     params = init_params(jax.random.key(config.warmstart.seed), config.model)
     if config.warmstart.copying == "wired":

@@ -9,23 +9,29 @@ import pytest
 
 from rw.config import load_config
 from rw.errors import ConfigError
+from rw.evaluate import GreedyRouter
 from rw.interrupts import Interrupts
+from rw.learner.optimizer import Optimizer, OptimizerConfig
+from rw.learner.publish import publish
 from rw.model.copying import wire_copying
-from rw.model.qwen3 import EMBEDDING, init_params
+from rw.model.qwen3 import init_params
 from rw.parts import open_parts
+from rw.simulation.messages import answer_body
 from rw.simulation.plans import copied_answer
 from rw.types import Mode
-from rw.warmstart import Demonstrations, drilled, make_warm_start
+from rw.warmstart import Demonstrations, drilled, make_warm_start, open_learner
 from rw.workdir import Workdir
 
-TINY = str(pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py")
+ROOT = pathlib.Path(__file__).parent.parent.parent
+TINY = str(ROOT / "tests" / "data" / "configs" / "tiny.py")
+REPLAY = ROOT / "configs" / "replay_nq.py"
 SMALL = [
     ("warmstart.policy", "drills"),
-    ("protocol.prompt_limit", "160"),
-    ("protocol.response_budget", "860"),
-    ("protocol.observation_limit", "100"),
-    ("engine.lengths", "(1024,)"),
-    ("batch.length_buckets", "(1024,)"),
+    ("protocol.prompt_limit", "96"),
+    ("protocol.response_budget", "416"),
+    ("protocol.observation_limit", "60"),
+    ("engine.lengths", "(512,)"),
+    ("batch.length_buckets", "(512,)"),
 ]
 
 
@@ -47,18 +53,41 @@ async def test_drills_stand_in_for_questions_and_workers(tmp_path):
     }
 
 
-async def test_a_warm_start_begins_with_the_wired_heads(tmp_path):
-    """Two steps change the codes of no token by much."""
-    wide = [("model.d_model", "48"), ("model.head_dim", "64"), ("model.rope_theta", "1e6"), ("warmstart.steps", "2")]
-    config = load_config(TINY, [*SMALL, *wide, ("warmstart.copying", "wired"), ("warmstart.queries_per_batch", "4")])
+@pytest.mark.parametrize("copying", ["learnt", "wired"])
+async def test_the_config_says_what_a_warm_start_begins_with(tmp_path, copying):
+    wide = [("model.d_model", "48"), ("model.head_dim", "64"), ("model.rope_theta", "1e6")]
+    config = load_config(TINY, [*SMALL, *wide, ("warmstart.copying", copying)])
     with Workdir(tmp_path / "run") as workdir:
         async with open_parts(config, workdir) as parts:
-            params = jax.device_get(await make_warm_start(parts, Interrupts()))
-    wired = wire_copying(init_params(jax.random.key(0), config.model), config.model)
-    moved = np.abs(params[EMBEDDING] - np.asarray(wired[EMBEDDING]))
-    assert 0 < moved.max() <= 0.03  # twice a rate of 0.01, and rounding
+            state, _ = await parts.device.run(open_learner, parts, Optimizer(OptimizerConfig()))
+    fresh = init_params(jax.random.key(0), config.model)
+    expected = wire_copying(fresh, config.model) if copying == "wired" else fresh
+    assert all(np.array_equal(state.params[name], expected[name]) for name in expected)
 
 
 def test_unknown_ways_to_copy_are_refused():
     with pytest.raises(ConfigError, match="warmstart.copying='magic' is not one of learnt, wired"):
         load_config(TINY, [("warmstart.copying", "magic")])
+
+
+@pytest.mark.full
+async def test_forty_steps_of_drills_teach_copying_recorded_answers(tmp_path):
+    """Greedy, in single mode, on questions and replies that no drill has shown: most short answers come out whole."""
+    overrides = [("warmstart.steps", "40"), ("evaluation.arms", "('trained',)"), ("log.tensorboard", "false")]
+    config = load_config(str(REPLAY), overrides)
+    with Workdir(tmp_path / "run") as workdir:
+        async with open_parts(config, workdir) as parts:
+            params = await make_warm_start(parts, Interrupts())
+            router = GreedyRouter(parts)
+            try:
+                await router.engine.publish(await parts.device.run(publish, params, config.model, 0))
+                modes = [Mode.SINGLE] * len(parts.test)
+                groups = await parts.collect(
+                    router.engine, parts.test, modes, rollouts_per_query=1, step=0, policy_version=0
+                )
+            finally:
+                await router.close()
+    made = [group.rollouts[0].trajectory for group in groups]
+    short = [one for one in made if one.calls and len(answer_body(one.calls[0].output) or "x " * 9) < 16]
+    copied = [one for one in short if one.answer == copied_answer(one.calls[0].output)]
+    assert len(short) >= 5 and len(copied) >= 0.6 * len(short)
