@@ -19,4 +19,4 @@ if [ "${1:-}" = "--rebuild" ]; then
   initial=(--workdir runs/quickstart_rebuilt --config.init.source=warmstart --config.init.path=)
   shift
 fi
-exec .venv/bin/rw train --config configs/quickstart.py "${initial[@]}" "$@"
+exec .venv/bin/rw train --config configs/quickstart.py ${initial[@]+"${initial[@]}"} "$@"
