@@ -222,7 +222,7 @@ class EvaluationConfig:
     every: int = 10  # steps between two validations; 0: none, and the last router counts as the best
     validation_queries: int = 40
     test_queries: int = 120  # 0: no final evaluation
-    test_seed: int | None = None  # draw of the test questions; None: the run's seed
+    test_seed: int | None = None  # simulated: draw of the test questions; None: the run's seed
     arms: tuple[str, ...] = ("trained", "warm_start", "forced")  # who answers the test questions: of ARMS
 
     def __post_init__(self):
@@ -309,8 +309,8 @@ class RunConfig:
 
 
 def check_arms(config: RunConfig) -> None:
-    """Raises ConfigError for arms of the final evaluation that nobody can answer for, and for more questions than are
-    held out."""
+    """Raises ConfigError for arms of the final evaluation that nobody can answer for, for more questions than are held
+    out, and for a draw that would draw nothing."""
     known = {"simulated": {"scripted", "random", "oracle"}, "replay": {"scripted", "random", "oracle", "knn"}}
     baselines = set(config.evaluation.arms) - {"trained", "warm_start", "forced"}
     if unknown := sorted(baselines - known.get(config.workers.kind, set())):
@@ -319,6 +319,8 @@ def check_arms(config: RunConfig) -> None:
             f"{config.workers.kind!r}; leave it out"
         )
     if config.data.source == "nq6":
+        if config.evaluation.test_seed is not None:
+            raise ConfigError("evaluation.test_seed draws simulated questions only; for nq6 set data.split_seed")
         for name in ("validation_queries", "test_queries"):
             wanted, held_out = getattr(config.evaluation, name), getattr(config.data, name)
             is_used = name == "test_queries" or config.evaluation.every

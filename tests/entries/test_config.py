@@ -40,6 +40,12 @@ def test_no_more_recorded_questions_are_evaluated_than_are_held_out(name):
         configs.load_config(TINY, [*recorded, (f"data.{name}", "6"), (f"evaluation.{name}", "7")])
 
 
+def test_a_draw_of_recorded_test_questions_is_refused():
+    recorded = [("data.source", "nq6"), ("workers.kind", "replay"), ("evaluation.arms", "('trained',)")]
+    with pytest.raises(ConfigError, match="evaluation.test_seed draws simulated questions only"):
+        configs.load_config(TINY, [*recorded, ("evaluation.test_seed", "1")])
+
+
 def test_evaluation_never_sees_a_training_question():
     config = configs.load_config(str(ROOT / "configs" / "quickstart.py"), [("evaluation.test_queries", "2000")])
     validation, test = held_out_queries(config)
