@@ -46,6 +46,7 @@ def test_added_tokens_stay_and_tags_have_clean_borders(codecs):
     assert [small.decode(content) for content in contents] == ["single", "multi", "agentic"]
 
 
+@pytest.mark.full
 def test_the_file_is_what_the_command_makes():
     made = TokenCodec(cut(lzma.decompress(SOURCE.read_bytes()), recorded_texts()))
     assert made.fingerprint == TokenCodec.from_file(TARGET).fingerprint
