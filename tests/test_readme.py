@@ -60,3 +60,12 @@ def test_sentences_hold_the_recorded_figures():
 def test_the_plots_are_there():
     for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README):
         assert (ROOT / path).read_bytes().startswith(b"\x89PNG"), path
+
+
+def test_times_are_those_of_the_recorded_runs():
+    """Seconds of each part of `launch/quickstart.sh` in fresh clones, by the times of the lines it printed."""
+    times = result("quickstart_times")["runs"]
+    assert len(times) >= 2
+    for part in ("install_s", "training_s", "evaluation_s", "total_s"):
+        minutes = [run[part] / 60 for run in times]
+        assert f"{min(minutes):.1f} to {max(minutes):.1f}" in plain(README), part
