@@ -20,7 +20,7 @@ from rw.errors import CheckpointError, DataError
 from rw.evaluation.arms import scripted_routers
 from rw.evaluation.outcomes import ArmResult, Outcome, arm_path, outcomes, read_arm, write_arm
 from rw.evaluation.recorded import recorded_arms
-from rw.evaluation.validation import best_validation, validation_metrics
+from rw.evaluation.validation import best_validation, measured_accuracy, validation_metrics
 from rw.interrupts import Interrupts
 from rw.learner.checkpoint import config_fingerprint, load_params, save_params
 from rw.learner.publish import publish
@@ -121,17 +121,21 @@ class Validation:
         row = validation_metrics(answered)
         questions = row["eval/questions"]  # accuracies on more or fewer of them are not compared
         best = best_validation(kept for kept in self._kept_rows() if kept["eval/questions"] == questions)
-        if best is None or row["eval/accuracy"] > best[1]:
-            best = (step, row["eval/accuracy"])
-            await self._keep(params, step, row["eval/accuracy"])
+        accuracy = measured_accuracy(row)
+        if best is None or (accuracy is not None and accuracy > best[1]):
+            best = (step, accuracy)
+            await self._keep(params, step, accuracy)
         self.rows.write(step, row | {"eval/best_step": best[0], "eval/best_accuracy": best[1]})
         self._remove_others(best[0])
         progress.say(progress.validation_line(row, step, best[0], time.monotonic() - began))
 
     def best(self) -> tuple[int, pathlib.Path] | None:
-        """(step, its parameters) of the best router, or None where none is kept."""
-        best = best_validation(self._kept_rows())
-        return None if best is None else (best[0], self._path(best[0]))
+        """(step, its parameters) of the best router, or None where none is kept; the last kept where an outage left no
+        validation anything to measure."""
+        rows = self._kept_rows()
+        best = best_validation(rows)
+        step = best[0] if best is not None else rows[-1]["step"] if rows else None
+        return None if step is None else (step, self._path(step))
 
     def close(self) -> None:
         """Closes the file of rows."""
@@ -145,7 +149,7 @@ class Validation:
     def _path(self, step: int) -> pathlib.Path:
         return self.parts.workdir.file("best") / f"step_{step:06d}"
 
-    async def _keep(self, params: Any, step: int, accuracy: float) -> None:
+    async def _keep(self, params: Any, step: int, accuracy: float | None) -> None:
         about = {"tokenizer_fingerprint": self.parts.codec.fingerprint, "step": step, "validation_accuracy": accuracy}
         await self.parts.device.run(save_params, self._path(step), params, about, overwrite=True)
 

@@ -40,9 +40,17 @@ def best_validation(rows: Iterable[Mapping[str, Any]]) -> tuple[int, float] | No
     """(step, accuracy) of the best validated router; the earliest of equals; None where nothing was validated."""
     best = None
     for row in rows:
-        if "eval/accuracy" in row and (best is None or row["eval/accuracy"] > best[1]):
-            best = (int(row["step"]), float(row["eval/accuracy"]))
+        accuracy = measured_accuracy(row)
+        if accuracy is not None and (best is None or accuracy > best[1]):
+            best = (int(row["step"]), accuracy)
     return best
+
+
+def measured_accuracy(row: Mapping[str, Any]) -> float | None:
+    """Accuracy on the questions that infrastructure did not lose, by which the best router is chosen: an outage says
+    nothing about the router that was being validated. None where nothing is left, or the row is of no validation."""
+    left = 1.0 - row.get("eval/excluded", 0.0)
+    return float(row["eval/accuracy"] / left) if "eval/accuracy" in row and left > 1e-9 else None
 
 
 def _share(flags: Iterable[bool]) -> float:

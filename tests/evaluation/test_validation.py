@@ -58,6 +58,17 @@ def test_the_earliest_of_the_best_validations_counts():
     assert best_validation([{"step": 3}]) is None
 
 
+def test_an_outage_does_not_choose_the_best_router():
+    """Half of the second validation was lost: .4 of all is .8 of what was measured, which beats .6."""
+    rows = [
+        {"step": 0, "eval/accuracy": 0.6, "eval/excluded": 0.0},
+        {"step": 10, "eval/accuracy": 0.4, "eval/excluded": 0.5},
+        {"step": 20, "eval/accuracy": 0.0, "eval/excluded": 1.0},
+    ]
+    assert best_validation(rows) == (10, pytest.approx(0.8))
+    assert best_validation(rows[2:]) is None
+
+
 def test_an_arm_is_read_back_as_it_was_written(tmp_path):
     result = ArmResult("trained", {"split": "test", "step": 20}, (RIGHT, WRONG, BROKEN, LOST))
     path = write_arm(tmp_path, result)
