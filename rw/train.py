@@ -73,11 +73,12 @@ def train(config: RunConfig, workdir_path: str, advantage: AdvantageFunction | N
         config = dataclasses.replace(config, advantage=named)
     if advantage not in ADVANTAGES.values():
         check_advantage(advantage, config.advantage.function, learner_config(config, advantage).advantage)
+    again = " (a warm start that was not finished begins again)" if config.init.source == "warmstart" else ""
     return run_interruptible(
         config,
         workdir_path,
         functools.partial(run, advantage=advantage),
-        "the same command continues the run (a warm start that was not finished begins again)",
+        "the same command continues the run" + again,
     )
 
 

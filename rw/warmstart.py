@@ -22,7 +22,7 @@ from rw import progress
 from rw.cli import run_entry
 from rw.config import as_dict, load_config
 from rw.core.schedule import forced_modes, is_forced
-from rw.errors import CheckpointError, DataError
+from rw.errors import CheckpointError, ConfigError, DataError
 from rw.interrupts import Interrupts
 from rw.learner.checkpoint import load_params, save_params
 from rw.learner.optimizer import Optimizer, OptimizerConfig
@@ -47,7 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def start(config: RunConfig, workdir_path: str) -> int:
-    """Makes the warm start of a run unless it is there; returns the exit code."""
+    """Makes the warm start of a run unless it is there; returns the exit code. ConfigError where the run has none."""
+    if config.init.source != "warmstart":
+        raise ConfigError(
+            f"init.source={config.init.source!r}: this run begins without a warm start of its own; to make one, set "
+            "--config.init.source=warmstart --config.init.path="
+        )
 
     async def body(parts: Parts, interrupts: Interrupts) -> None:
         await warm_start(parts, interrupts)

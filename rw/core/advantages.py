@@ -167,7 +167,8 @@ def resolve(advantage: str | AdvantageFunction) -> AdvantageFunction:
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"advantage {advantage!r} cannot be loaded: {error}") from error
+        hint = "; PYTHONPATH=. finds modules of the current directory" if isinstance(error, ModuleNotFoundError) else ""
+        raise ConfigError(f"advantage {advantage!r} cannot be loaded: {error}{hint}") from error
     if not callable(function):
         raise ConfigError(f"advantage {advantage!r} is not a function but {type(function).__name__}")
     return function

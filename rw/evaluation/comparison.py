@@ -16,7 +16,16 @@ from rw.errors import WorkdirError
 from rw.evaluation.aggregate import summary as summarise
 from rw.evaluation.history import read_history
 from rw.evaluation.report import FOLDER as RUN_FOLDER
-from rw.evaluation.report import SUMMARY, TEXT, read_summary, terminal, write_report, write_whole, written_folder
+from rw.evaluation.report import (
+    SUMMARY,
+    TEXT,
+    WORKERS_WERE,
+    read_summary,
+    terminal,
+    write_report,
+    write_whole,
+    written_folder,
+)
 from rw.evaluation.table import (
     ABSENT,
     MANY,
@@ -76,7 +85,7 @@ def print_comparison(path: str | os.PathLike[str], console: Console | None = Non
     console = console or terminal()
     summaries = read_summary(path)["runs"]
     print_one(comparison_table(summaries, intervals=False), console)
-    for note in differences(summaries):
+    for note in (*differences(summaries), *workers_words(summaries)):
         console.print(note, markup=False)
     console.print(f"report: {path}", markup=False, soft_wrap=True)
 
@@ -193,12 +202,18 @@ def comparison_text(
         f"# {len(summaries)} runs side by side",
         "\n".join(runs),
         *(["**They differ in more than chance:**\n\n" + "\n".join(f"- {note}" for note in notes)] if notes else []),
+        *workers_words(summaries),
         comparison_table(summaries).markdown(),
         "In parentheses: the 95 % interval within a run, which is about its questions. The range is over runs, which "
         "is about seeds.",
         *(f"{reading}\n\n![{file}]({file})" for file, reading in plots),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def workers_words(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Who the Workers of the runs were, where that must be said: once a kind."""
+    return [words for source, words in WORKERS_WERE.items() if source in {summary["source"] for summary in summaries}]
 
 
 def differences(summaries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,7 +10,7 @@ SOURCES = {
         "**The Workers of this run are SIMULATED.** They are programs on loopback, not models. Each reads the "
         "message that a real Worker would read, really solves the step it is asked for, and then errs with a "
         "probability that depends on the domain, the difficulty and the role it was given; prices are made up too. "
-        "The numbers say that routing can be learnt, and how much there was to gain in this world. They say nothing "
+        "The numbers show how much there was to learn in this world, and how much of it was learnt. They say nothing "
         "about real models."
     ),
     "replay": (

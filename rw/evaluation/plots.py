@@ -54,8 +54,8 @@ PLOTS = (
     ),
     Plot(
         "failures",
-        "On the left the router's fault, on the right never its fault. What is lost is left out of learning, and "
-        "counts as wrong in the test.",
+        "Left: what broke the grammar, the router's fault. Middle: what ran out of budget or turns. Right: what "
+        "infrastructure lost, never its fault; it is left out of learning, and counts as wrong in the test.",
         running_plots.failures,
     ),
     Plot(

@@ -37,7 +37,7 @@ INTERVALS = (
     "questions, which makes them hard bars."
 )
 WORKERS_WERE = {
-    "simulated": "The Workers were SIMULATED: programs, not models. The numbers say that routing can be learnt.",
+    "simulated": "The Workers were SIMULATED: programs, not models. The numbers say nothing about real ones.",
 }
 FILES = (
     ("config.json", "the resolved config"),

@@ -106,7 +106,8 @@ def cost(history: History, summary: Summary) -> Figure | None:
     if not (len(mean[0]) or len(spent[0]) or len(history.series("eval/cost_usd")[0]) or arms):
         return None
     rows, columns, size = (2, 2, (10, 7)) if arms else (1, 3, (11, 4))
-    figure, grid = style.figure("Worker cost at the frozen prices", rows, columns, size=size)
+    nominal = ": nominal, nothing was paid" if history.setting("workers", "kind") in ("simulated", "replay") else ""
+    figure, grid = style.figure(f"Worker cost at the frozen prices{nominal}", rows, columns, size=size)
     panels = list(grid.flat)
     scale, unit = cost_unit([*mean[1], *dearest[1], *(summary["cost_usd_mean"][arm]["mean"] for arm in arms)])
     style.plain(panels[0], "of a rollout", style.STEP_LABEL, unit)

@@ -53,6 +53,7 @@ def plain(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
 def percent_axis(axes: Axes, top: float = 1.0) -> None:
     """Shares on the y axis, as percent from 0."""
     axes.set_ylim(0, top)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))  # no quarters, which rounding would hide
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %" if top > 0.04 else f"{100 * value:.1f} %")
 
 

@@ -148,7 +148,10 @@ class HabitPolicy:
         if prior is not None and (len(prior) != 3 or min(prior) < 0 or abs(sum(prior) - 1) > 1e-6):
             raise ConfigError(f"mode_prior={prior} must be three probabilities (single, multi, agentic) that sum to 1")
         if len(self.worker_ids) < max(self.executors):
-            raise ConfigError(f"{len(self.worker_ids)} Workers are too few for {max(self.executors)} executors")
+            raise ConfigError(
+                f"{len(self.worker_ids)} Workers are too few for the warm start's teams of {max(self.executors)}: "
+                "add workers.endpoints, or begin from parameters (init.source='params')"
+            )
 
     def mode_probabilities(self, query: Query) -> tuple[float, float, float]:
         """Probabilities of (single, multi, agentic) when the policy may choose."""
