@@ -75,3 +75,5 @@ def test_times_are_those_of_the_recorded_runs():
         f"final evaluation and report {spans['evaluation_s']}."
     )
     assert sentence in plain(README)
+    (right,) = {run["right_of_600"] for run in times}
+    assert f"it got {right} of 600 test questions right, both times" in plain(README)
