@@ -16,6 +16,7 @@ from rw.simulation import queries, skills
 from rw.workdir import Workdir
 
 TINY = str(pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py")
+QUICKSTART = pathlib.Path(__file__).parent.parent.parent / "configs" / "quickstart.py"
 
 
 def test_arguments_and_default_workdir():
@@ -109,3 +110,16 @@ def test_a_mesh_that_cannot_be_is_refused(mesh, says):
     config = load_config(TINY, [(f"mesh.{axis}", str(size)) for axis, size in mesh.items()])
     with pytest.raises(ConfigError, match=says):
         open_mesh(config)
+
+
+def test_a_run_without_a_warm_start_of_its_own_makes_none(tmp_path, capsys):
+    workdir = tmp_path / "run"
+    assert cli.main(["warmstart", "--config", str(QUICKSTART), "--workdir", str(workdir)]) == 2
+    error = capsys.readouterr().err
+    assert "init.source='params'" in error and "--config.init.source=warmstart" in error and not workdir.exists()
+
+
+def test_an_advantage_that_is_not_found_says_where_modules_are_looked_for(tmp_path, capsys):
+    argv = ["train", "--config", TINY, "--workdir", str(tmp_path / "run"), "--config.advantage.function=absent_mod:f"]
+    assert cli.main(argv) == 2
+    assert "No module named 'absent_mod'; PYTHONPATH=." in capsys.readouterr().err
