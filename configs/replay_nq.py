@@ -3,8 +3,8 @@
     rw train --config configs/replay_nq.py --workdir runs/replay_nq
     bash launch/replay_splits.sh
 
-The first command trains on one split of the questions, the second on 20 and lays the runs side by side. On two CPU
-cores the warm start takes about two minutes, a split two to three, the first one a minute more for compiling.
+The first command trains on one split of the questions, the second on 20 and lays the runs side by side. The warm start
+takes about three minutes of CPU time, a split about four.
 
 The Workers replay recorded answers to 320 Natural Questions (see rw/data/files for source and licence) over the HTTP
 path that live Workers take. A call is answered with what that model said to the original question, whatever the

@@ -4,6 +4,7 @@ A table that no longer agrees is printed as it should stand.
 """
 
 import json
+import math
 import pathlib
 import re
 
@@ -36,7 +37,7 @@ def runs_table(name):
     return type(table)(table.title, table.columns, rows).markdown()
 
 
-@pytest.mark.parametrize("name", ["quickstart"])
+@pytest.mark.parametrize("name", ["quickstart", "replay_nq"])
 def test_tables_are_those_of_the_recorded_runs(name):
     expected = runs_table(name)
     assert block(name) == expected, f"it should read\n{expected}"
@@ -77,3 +78,16 @@ def test_times_are_those_of_the_recorded_runs():
     assert sentence in plain(README)
     (right,) = {run["right_of_600"] for run in times}
     assert f"it got {right} of 600 test questions right, both times" in plain(README)
+
+
+def test_the_null_result_is_the_recorded_one():
+    recorded = result("replay_nq")
+    mean, runs = recorded["mean"], recorded["runs"]
+    margin, best = mean["margins"]["trained_minus_best_scripted"], mean["accuracy_scripted"]["scripted_worker_1"]
+    questions = runs[0]["test_queries"]
+    error = math.sqrt(best * (1 - best) / questions)
+    costs = [mean["cost_usd_mean"][arm] * 1e6 for arm in ("trained", "scripted_worker_1")]
+    assert f"on {len(runs)} of them, with {questions} questions for the test" in plain(README)
+    assert f"ends {-100 * margin:.1f} points below" in plain(README)
+    assert f"one standard error of a split is {100 * error:.1f}" in plain(README)
+    assert f"at {costs[0]:.1f} against {costs[1]:.1f} ·10⁻⁶ USD" in plain(README)
