@@ -39,6 +39,20 @@ class WorkerRefusedError(RwError):
     exit_code = 4
 
 
+class BudgetExhaustedError(RwError):
+    """The next call might cost more than a cap in USD allows: the run stops before it is sent."""
+
+    exit_code = 5
+
+
+class JournalError(WorkdirError):
+    """A journal that is damaged, or of another run, prompts, Workers, prices or tokenizer."""
+
+
+class CassetteError(RwError):
+    """A cassette that cannot be read, or holds no reply to a call."""
+
+
 class FailureCause(enum.StrEnum):
     """Why a rollout could not be measured. Never merged with a violation of the grammar."""
 

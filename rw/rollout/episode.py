@@ -133,6 +133,8 @@ class Episode:
             references=tuple(planned.references),
             subquery=planned.subquery,
             content=planned.content,
+            query_id=self.query.id,
+            mode=self.dialogue.mode,
         )
 
     def failed(self, cause: FailureCause) -> Trajectory:

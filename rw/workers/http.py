@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
-import hashlib
 import json
 import logging
 import time
@@ -19,13 +18,14 @@ from typing import Any
 import aiohttp
 
 from rw.errors import ConfigError, FailureCause, WorkerRefusedError
-from rw.types import CallId, CallStatus, WorkerCall
+from rw.types import CallStatus, WorkerCall
 from rw.workers.config import ClientConfig, WorkerEndpoint, read_key
 from rw.workers.interface import WorkerRequest
 from rw.workers.ledger import Ledger
 from rw.workers.limits import ConcurrencyLimits
 from rw.workers.pricing import PriceTable
 from rw.workers.reply import Failure, Reply, Usage, read_reply
+from rw.workers.request import call_header, request_body
 from rw.workers.retry import call_fraction, next_wait_s, parse_retry_after
 
 __all__ = ["ClientConfig", "HttpWorkerClient", "WorkerEndpoint"]
@@ -195,38 +195,28 @@ class _LogicalCall:
     async def _exchange(self) -> Reply | Failure:
         url = self._worker.base_url.rstrip("/") + "/chat/completions"
         async with self._session.post(
-            url, data=json.dumps(self._body()).encode(), headers=self._headers(), allow_redirects=False
+            url,
+            data=json.dumps(request_body(self._worker, self._config.worker_seed, self._request)).encode(),
+            headers=self._headers(),
+            allow_redirects=False,
         ) as response:
-            body = bytearray()
+            received = bytearray()
             async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-                body += chunk
-                if len(body) > self._config.max_body_bytes:
+                received += chunk
+                if len(received) > self._config.max_body_bytes:
                     response.close()  # or the connection would be kept to read the rest
                     return Failure(FailureCause.BAD_RESPONSE, f"a body over {self._config.max_body_bytes} bytes")
             retry_after_s = parse_retry_after(response.headers.get("Retry-After"), self._client._wall_clock())
             answer = response.status, response.headers.get("Content-Type", "")
-            outcome = read_reply(*answer, bytes(body), retry_after_s)
+            outcome = read_reply(*answer, bytes(received), retry_after_s)
             key = self._client._keys[self._worker.id]
             if isinstance(outcome, Reply) or key is None:  # a reply stays as it is, though a short key may occur in it
                 return outcome
             # Servers echo keys in error messages, and messages end in logs and ledgers. The key goes before the message
             # is cut to length, or a part of it could stay.
-            masked = read_reply(*answer, bytes(body).replace(key.encode(), b"***"))
+            masked = read_reply(*answer, bytes(received).replace(key.encode(), b"***"))
             message = masked.message if isinstance(masked, Failure) else "an unreadable answer"
             return dataclasses.replace(outcome, message=message.replace(key, "***"))
-
-    def _body(self) -> dict[str, Any]:
-        worker = self._worker
-        body: dict[str, Any] = {
-            "model": worker.model,
-            "messages": [{"role": "user", "content": self._request.content}],
-            "temperature": worker.temperature,
-            "max_tokens": worker.max_output_tokens,
-        }
-        if worker.seed is not None:
-            per_call = self._config.worker_seed == "per_call"
-            body["seed"] = derived_seed(worker.seed, self._request.id) if per_call else worker.seed
-        return body | dict(worker.extra_body)
 
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}
@@ -286,17 +276,6 @@ class _LogicalCall:
             self._client._ledger.call(
                 self._request.id, self._worker.id, status, self._attempts, *tokens, cost_usd, failure, detail
             )
-
-
-def call_header(call: CallId) -> str:
-    """`step/group/rollout/turn/call`: without the run, so that equal seeds give equal runs."""
-    return f"{call.step}/{call.group}/{call.rollout}/{call.turn}/{call.call}"
-
-
-def derived_seed(seed: int, call: CallId) -> int:
-    """A seed in [0, 2^31) of its own for every logical call; a retry keeps it."""
-    digest = hashlib.sha256(f"{seed}/{call_header(call)}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
 
 
 def _say(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol
 
-from rw.types import CallId, Role, WorkerCall
+from rw.types import CallId, Mode, Role, WorkerCall
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +19,8 @@ class WorkerRequest:
     references: tuple[str, ...]
     subquery: str
     content: str
+    query_id: str = ""  # of the rollout's query, for the books
+    mode: Mode | None = None  # of the rollout, for the books
 
 
 class WorkerClient(Protocol):

@@ -14,11 +14,12 @@ from aiohttp import web
 
 from rw.errors import ConfigError, FailureCause, WorkerRefusedError
 from rw.types import CallId, CallStatus, Role
-from rw.workers.http import ClientConfig, HttpWorkerClient, WorkerEndpoint, derived_seed
+from rw.workers.http import ClientConfig, HttpWorkerClient, WorkerEndpoint
 from rw.workers.interface import WorkerRequest
 from rw.workers.ledger import Ledger, booked_usd, read_ledger, spent_usd
 from rw.workers.loopback import Completion, CompletionCall, Fault, serve
 from rw.workers.pricing import Price, PriceTable
+from rw.workers.request import derived_seed
 from rw.workers.retry import RetryPolicy
 
 PRICES = PriceTable({"worker_1": Price(2.0, 10.0)})
