@@ -87,7 +87,9 @@ def test_the_null_result_is_the_recorded_one():
     questions = runs[0]["test_queries"]
     error = math.sqrt(best * (1 - best) / questions)
     costs = [mean["cost_usd_mean"][arm] * 1e6 for arm in ("trained", "scripted_worker_1")]
-    assert f"on {len(runs)} of them, with {questions} questions for the test" in plain(README)
+    assert f"on {len(runs)} splits of the questions, with {questions} questions for the test" in plain(README)
+    worst = min(run["margins"]["trained_minus_best_scripted"]["mean"] for run in runs)
+    assert f"settled on worker_5 ({-100 * worst:.1f} points below)" in plain(README)
     assert f"ends {-100 * margin:.1f} points below" in plain(README)
     assert f"one standard error of a split is {100 * error:.1f}" in plain(README)
     assert f"at {costs[0]:.1f} against {costs[1]:.1f} ·10⁻⁶ USD" in plain(README)
