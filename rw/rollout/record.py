@@ -18,19 +18,17 @@ from rw.errors import DataError
 from rw.protocol.chat import TokenCodec
 from rw.types import (
     POLICY_SEGMENTS,
-    CallStatus,
     Group,
     Mode,
     Query,
-    Role,
     ScoredTrajectory,
     Segment,
     Status,
     Trajectory,
     Verdict,
     Violation,
-    WorkerCall,
 )
+from rw.workers.call_record import describe_call, load_call
 
 
 def describe(
@@ -71,7 +69,7 @@ def describe(
         "verdict": None if verdict is None else dataclasses.asdict(verdict),
         "rewards": None if rewards is None else {name: _measured(reward) for name, reward in rewards.items()},
         "cost_usd": trajectory.cost_usd,
-        "calls": [dataclasses.asdict(call) for call in trajectory.calls],  # the enums are strings
+        "calls": [describe_call(call) for call in trajectory.calls],
         "policy_version": trajectory.policy_version,
         "router_turns": trajectory.turns,
         "prompt_length": trajectory.prompt_length,
@@ -116,7 +114,7 @@ def load_trajectory(record: Mapping[str, Any]) -> ScoredTrajectory:
         segments=segments,
         sampled_logprobs=logprobs,
         prompt_length=record["prompt_length"],
-        calls=tuple(_load_call(call) for call in record["calls"]),
+        calls=tuple(load_call(call) for call in record["calls"]),
         answer=record["answer"],
         status=Status(record["status"]),
         violation=None if record["violation"] is None else Violation(record["violation"]),
@@ -172,15 +170,6 @@ def _load_query(record: Mapping[str, Any]) -> Query:
         reference=tuple(reference) if isinstance(reference, list) else reference,
         metadata=record.get("metadata", {}),
     )
-
-
-def _load_call(record: Mapping[str, Any]) -> WorkerCall:
-    typed = {
-        "role": None if record["role"] is None else Role(record["role"]),
-        "references": tuple(record["references"]),
-        "status": CallStatus(record["status"]),
-    }
-    return WorkerCall(**{**record, **typed})
 
 
 class TrajectoryWriter:
