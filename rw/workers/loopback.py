@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import dataclasses
 import enum
 import hashlib
 import json
@@ -16,44 +15,34 @@ import logging
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from aiohttp import web
+
+from rw.workers.completion import (
+    Completion,
+    CompletionCall,
+    CompletionError,
+    completion_chunks,
+    completion_json,
+    events,
+    read_call,
+)
+
+__all__ = [
+    "Completion",
+    "CompletionCall",
+    "CompletionError",
+    "Fault",
+    "Faults",
+    "Handler",
+    "Latency",
+    "LoopbackServer",
+    "serve",
+]
 
 _LOG = logging.getLogger(__name__)
 _TRICKLE_S = 0.05  # between two bytes of Fault.SLOW
 _BACKLOG = 1024  # connections that arrive in one loop iteration, as those of a whole batch do
-
-
-@dataclasses.dataclass(frozen=True)
-class CompletionCall:
-    """What a request asks."""
-
-    model: str
-    content: str  # of the last user message
-    call_header: str | None  # x-rw-call, "step/group/rollout/turn/call"
-    seed: int | None
-    max_tokens: int | None
-    temperature: float | None
-    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # every other key of the body
-
-
-@dataclasses.dataclass(frozen=True)
-class Completion:
-    """What a Worker says, with the usage that it reports."""
-
-    text: str
-    input_tokens: int
-    output_tokens: int
-    finish_reason: str = "stop"
-
-
-class CompletionError(Exception):
-    """Raised by a handler to answer with an error status, in the error shape of the API."""
-
-    def __init__(self, status: int, message: str):
-        super().__init__(message)
-        self.status = status
 
 
 class Fault(enum.Enum):
@@ -169,47 +158,6 @@ async def serve(
     return server
 
 
-def read_call(body: bytes, call_header: str | None = None) -> CompletionCall:
-    """Parses a chat-completion request; raises CompletionError(400) on what this server cannot answer."""
-    try:
-        fields = dict(json.loads(body))
-        model, messages = fields.pop("model"), fields.pop("messages")
-        content = [message["content"] for message in messages if message["role"] == "user"][-1]
-        if isinstance(content, list):
-            content = "".join(part["text"] for part in content)
-    except (ValueError, LookupError, TypeError) as error:
-        raise CompletionError(400, f"not a chat completion with a model and a user message: {error}") from error
-    if fields.get("stream"):
-        raise CompletionError(400, "streaming is not supported")
-    return CompletionCall(
-        model=str(model),
-        content=str(content),
-        call_header=call_header,
-        seed=fields.pop("seed", None),
-        max_tokens=fields.pop("max_tokens", None),
-        temperature=fields.pop("temperature", None),
-        extra=fields,
-    )
-
-
-def completion_json(call: CompletionCall, completion: Completion) -> dict[str, Any]:
-    """The response body of the API; its id depends on the call alone, so that equal runs get equal bytes."""
-    identity = hashlib.sha256(f"{call.model}/{call.call_header}/{call.seed}/{call.content}".encode()).hexdigest()
-    message = {"role": "assistant", "content": completion.text}
-    return {
-        "id": f"chatcmpl-{identity[:24]}",
-        "object": "chat.completion",
-        "created": 0,
-        "model": call.model,
-        "choices": [{"index": 0, "message": message, "finish_reason": completion.finish_reason}],
-        "usage": {
-            "prompt_tokens": completion.input_tokens,
-            "completion_tokens": completion.output_tokens,
-            "total_tokens": completion.input_tokens + completion.output_tokens,
-        },
-    }
-
-
 async def _respond(
     request: web.Request, call: CompletionCall, completion: Completion, fault: Fault | None
 ) -> web.StreamResponse:
@@ -233,7 +181,17 @@ async def _respond(
         del answer["usage"]
     elif fault is Fault.SLOW:
         return await _trickle(request, json.dumps(answer).encode())
+    elif call.stream and fault is None:
+        return await _stream(request, events(completion_chunks(call, completion)))
     return web.json_response(answer)
+
+
+async def _stream(request: web.Request, parts: list[bytes]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    for part in parts:
+        await response.write(part)
+    return response
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:

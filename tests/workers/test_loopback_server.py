@@ -1,6 +1,7 @@
 """The loopback server as a stranger's client sees it, and the disturbances it can be given."""
 
 import asyncio
+import json
 import statistics
 
 import aiohttp
@@ -41,7 +42,15 @@ async def test_answer_has_the_shape_of_the_api_and_depends_on_the_call_alone():
 
 @pytest.mark.parametrize(
     "body",
-    [{}, [], {"model": "m", "messages": []}, {"model": "m", "messages": [{"role": "user"}]}, BODY | {"stream": 1}],
+    [
+        {},
+        [],
+        {"model": "m", "messages": []},
+        {"model": "m", "messages": [{"role": "user"}]},
+        BODY | {"stream": 1},
+        BODY | {"stream_options": {"include_usage": True}},
+        BODY | {"stream": True, "stream_options": 1},
+    ],
 )
 async def test_malformed_requests_are_answered_400_in_the_apis_error_shape(body):
     server = await serve(lambda call: Completion("ok", 1, 1))
@@ -139,4 +148,44 @@ async def test_hung_request_ends_with_the_client_that_left():
     async with asyncio.timeout(3):
         while len(asyncio.all_tasks()) > before:
             await asyncio.sleep(0.01)
+    await server.close()
+
+
+async def post_stream(base_url: str, **fields):
+    """The data of a streamed answer's events, in order, as text."""
+    async with aiohttp.ClientSession() as session:
+        async with session.post(f"{base_url}/chat/completions", json=BODY | {"stream": True} | fields) as response:
+            assert response.status == 200 and response.content_type == "text/event-stream"
+            text = (await response.read()).decode()
+    assert text.endswith("\n\n")
+    lines = text.removesuffix("\n\n").split("\n\n")
+    assert all(line.startswith("data: ") and "\n" not in line for line in lines)
+    return [line.removeprefix("data: ") for line in lines]
+
+
+@pytest.mark.parametrize("text", ["", "HI", "one  two\nextraordinarily\n", "  漢字 \U0001f600 é "])
+async def test_stream_says_the_same_as_the_whole_answer_in_the_apis_chunks(text):
+    server = await serve(lambda call: Completion(text, 3, 2, "length"))
+    _, whole = await post(server.base_url)
+    first = await post_stream(server.base_url, stream_options={"include_usage": True})
+    again = await post_stream(server.base_url, stream_options={"include_usage": True})
+    await server.close()
+    assert first == again and first[-1] == "[DONE]"
+    *chunks, usage = [json.loads(data) for data in first[:-1]]
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert {(chunk["id"], chunk["object"], chunk["usage"]) for chunk in chunks} == {
+        (whole["id"], "chat.completion.chunk", None)
+    }
+    assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(choice["delta"].get("content", "") for choice in choices) == text
+    assert choices[-1] == {"index": 0, "delta": {}, "finish_reason": "length"}
+    assert {choice["finish_reason"] for choice in choices[:-1]} == {None}
+    assert usage["choices"] == [] and usage["usage"] == whole["usage"]
+
+
+async def test_stream_keeps_usage_to_itself_unless_it_is_asked_for():
+    server = await serve(lambda call: Completion("one two", 3, 2))
+    for options in ({}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}):
+        data = await post_stream(server.base_url, **options)
+        assert len(data) == 5 and "usage" not in "".join(data)  # role, two words, the end, [DONE]
     await server.close()
