@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import importlib.util
 import pathlib
-import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +17,7 @@ import ml_collections
 
 from rw.errors import ConfigError
 from rw.run_config import RunConfig
+from rw.typed_values import build, one_line, unknown_key
 
 
 def default_config() -> ml_collections.ConfigDict:
@@ -39,7 +38,7 @@ def load_config(path: str, overrides: Iterable[tuple[str, str]] = ()) -> RunConf
         spec.loader.exec_module(module)
         config = module.get_config()
     except Exception as error:  # a user's code: whatever it raises, the file and the reason are what helps
-        raise ConfigError(f"config file {path}: {type(error).__name__}: {_one_line(error)}") from error
+        raise ConfigError(f"config file {path}: {type(error).__name__}: {one_line(error)}") from error
     if not isinstance(config, ml_collections.ConfigDict):
         raise ConfigError(
             f"config file {path}: get_config() returned {type(config).__name__}; it must return the ConfigDict"
@@ -52,7 +51,7 @@ def load_config(path: str, overrides: Iterable[tuple[str, str]] = ()) -> RunConf
 
 def freeze(config: Mapping[str, Any]) -> RunConfig:
     """Nested mapping -> RunConfig; raises ConfigError on unknown keys and on values of another type."""
-    return _build(RunConfig, config, "")
+    return build(RunConfig, config, "config.")
 
 
 def as_dict(config: RunConfig) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def _override(config: dict[str, Any], key: str, text: str) -> None:
     for depth, name in enumerate([*parents, last]):
         if not isinstance(node, dict) or name not in node:
             known = list(node) if isinstance(node, dict) else []
-            raise ConfigError(_unknown_key(".".join([*parents, last][: depth + 1]), name, known))
+            raise ConfigError(unknown_key("config." + ".".join([*parents, last][: depth + 1]), name, known))
         node = node[name] if depth < len(parents) else node
     node[last] = _parse(key, text, node[last])
 
@@ -90,45 +89,3 @@ def _parse(key: str, text: str, current: Any) -> Any:
         if current is None:
             return text
         raise ConfigError(f"config.{key}={text!r} is not of type {type(current).__name__}, like {current!r}") from error
-
-
-def _build(cls: type, values: Mapping[str, Any], path: str) -> Any:
-    hints = typing.get_type_hints(cls)
-    for name in values:
-        if name not in hints:
-            raise ConfigError(_unknown_key(f"{path}{name}", name, hints))
-    made = {name: _convert(hints[name], value, f"{path}{name}") for name, value in values.items()}
-    try:
-        return cls(**made)
-    except TypeError as error:
-        raise ConfigError(f"config.{path.rstrip('.')}: {_one_line(error)}") from error
-
-
-def _convert(hint: Any, value: Any, key: str) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"config.{key}={value!r} must be a section with keys {list(typing.get_type_hints(hint))}")
-        return _build(hint, value, f"{key}.")
-    if origin is tuple and isinstance(value, (tuple, list)):
-        return tuple(_convert(arguments[0], item, f"{key}[{i}]") for i, item in enumerate(value))
-    if arguments and origin is not tuple and type(None) in arguments:
-        return value if value is None else _convert(next(a for a in arguments if a is not type(None)), value, key)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    expected = origin or hint
-    mismatch = isinstance(expected, type) and not isinstance(value, expected)
-    if mismatch or (hint is int and isinstance(value, bool)):
-        raise ConfigError(f"config.{key}={value!r} must be of type {getattr(hint, '__name__', hint)}")
-    return value
-
-
-def _unknown_key(key: str, name: str, known: Iterable[str]) -> str:
-    known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known keys there: {', '.join(known) or 'none'}"
-    return f"unknown config key config.{key}; {hint}"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -8,7 +8,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent / "rw"
 LAYERS = {
     "types": 0, "errors": 0,
-    "core": 1, "sharding": 1, "metrics": 1, "protocol": 1,
+    "core": 1, "sharding": 1, "metrics": 1, "protocol": 1, "typed_values": 1,
     "scoring": 2, "data": 2, "workers": 2, "model": 2,
     "sampler": 3, "learner": 3, "simulation": 3,
     "rollout": 4,
