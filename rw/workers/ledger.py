@@ -1,22 +1,27 @@
 """The record of money: an append-only JSONL file, written before a reply is used and never rewritten.
 
-Two kinds of lines, both with run, step, group, rollout, turn, call and worker:
-    attempt  one for every reply that reported usage, accepted or not: their sum is what was spent;
-    call     one for every logical call that sent anything: the accepted ones sum to what trajectories count as C. A
-             step that is run again after a kill books its calls again; the last line of a call is the one that counts.
+Four kinds of lines, all with run, step, group, rollout, turn, call, worker, mode and query:
+    sent      one before every attempt that may cost something, with its worst case: what a kill leaves without an
+              ending may have been billed, and is booked as unknown when the ledger is opened again;
+    attempt   one for every attempt that reported usage, accepted or not, or that may have been billed all the same: then
+              `unknown_usd` is its worst case; `cost_usd` and `unknown_usd` of all sum to what was spent;
+    call      one for every logical call that sent anything: the accepted ones sum to what trajectories count as C. A
+              step that is run again after a kill books its calls again; the last line of a call is the one that counts;
+    replayed  one for every call that a journal or a cassette answered: what it cost when it was paid, and not again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rw.errors import WorkdirError
-from rw.types import CallId, CallStatus
+from rw.types import CallId, CallStatus, Mode
 
 _IDENTITY = ("run", *(field.name for field in dataclasses.fields(CallId)))
 
@@ -33,6 +38,21 @@ class Ledger:
             self._end_torn_line()
         except OSError as error:
             raise WorkdirError(f"cannot open the ledger {self.path}: {error.strerror}") from error
+        for sent in unended(read_ledger(self.path)[0]):
+            self._write(_killed(sent))
+
+    def sent(
+        self,
+        call: CallId,
+        worker_id: str,
+        attempt: int,
+        worst_case_usd: float,
+        mode: Mode | None = None,
+        query_id: str = "",
+    ) -> None:
+        """Notes an attempt that is about to be sent; `attempt` counts from 1."""
+        fields = {"attempt": attempt, "worst_case_usd": worst_case_usd}
+        self._append("sent", call, worker_id, mode, query_id, fields)
 
     def attempt(
         self,
@@ -43,10 +63,15 @@ class Ledger:
         output_tokens: int | None,
         cost_usd: float | None,
         accepted: bool,
+        unknown_usd: float = 0.0,
+        failure: str | None = None,
+        mode: Mode | None = None,
+        query_id: str = "",
     ) -> None:
-        """Books an attempt whose reply reported usage; `attempt` counts from 1."""
-        usage = {"attempt": attempt, "input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
-        self._append("attempt", call, worker_id, {**usage, "accepted": accepted})
+        """Books an attempt that reported usage, or that may have been billed: its worst case is then `unknown_usd`."""
+        usage = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
+        fields = {"attempt": attempt, **usage, "unknown_usd": unknown_usd, "accepted": accepted}
+        self._append("attempt", call, worker_id, mode, query_id, {**fields, **_why(failure)})
 
     def call(
         self,
@@ -59,12 +84,25 @@ class Ledger:
         cost_usd: float | None,
         failure: str | None = None,
         detail: str = "",
+        mode: Mode | None = None,
+        query_id: str = "",
     ) -> None:
         """Books a logical call, once; `detail` is the last failure in the server's words."""
         usage = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
         outcome = {"accepted": status is CallStatus.OK, "status": status.value, "attempts": attempts}
-        why = {"failure": failure, "detail": detail[:500]} if failure else {}
-        self._append("call", call, worker_id, {**usage, **outcome, **why})
+        self._append("call", call, worker_id, mode, query_id, {**usage, **outcome, **_why(failure, detail)})
+
+    def replayed(
+        self,
+        call: CallId,
+        worker_id: str,
+        cost_usd: float | None,
+        source: str,
+        mode: Mode | None = None,
+        query_id: str = "",
+    ) -> None:
+        """Notes a call that was paid before and is answered from `source`, "journal" or "cassette"."""
+        self._append("replayed", call, worker_id, mode, query_id, {"cost_usd": cost_usd, "source": source})
 
     def close(self) -> None:
         """Closes the file; closing twice is harmless."""
@@ -72,8 +110,13 @@ class Ledger:
             os.close(self._file)
             self._file = -1
 
-    def _append(self, kind: str, call: CallId, worker_id: str, fields: Mapping[str, Any]) -> None:
-        record = {"kind": kind, "run": self.run, **dataclasses.asdict(call), "worker": worker_id, **fields}
+    def _append(
+        self, kind: str, call: CallId, worker_id: str, mode: Mode | None, query_id: str, fields: Mapping[str, Any]
+    ) -> None:
+        whose = {"worker": worker_id, "mode": None if mode is None else mode.word, "query": query_id}
+        self._write({"kind": kind, "run": self.run, **dataclasses.asdict(call), **whose, **fields})
+
+    def _write(self, record: Mapping[str, Any]) -> None:
         line = (json.dumps(record) + "\n").encode()
         try:
             written = os.write(self._file, line)
@@ -88,6 +131,12 @@ class Ledger:
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             os.write(self._file, b"\n")
+
+
+def _why(failure: str | None, detail: str | None = None) -> dict[str, Any]:
+    if not failure:
+        return {}
+    return {"failure": failure} | ({} if detail is None else {"detail": detail[:500]})
 
 
 def read_ledger(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], int]:
@@ -105,12 +154,37 @@ def read_ledger(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], int
     return records, torn
 
 
+def unended(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The `sent` lines of attempts that no later line of their call ends."""
+    open_attempts: dict[tuple, Mapping[str, Any]] = {}
+    for record in records:
+        identity = _identity(record)
+        if record["kind"] == "sent":
+            open_attempts[identity] = record  # the attempt before it cost nothing, or a line would have said so
+        elif record["kind"] in ("attempt", "call"):
+            open_attempts.pop(identity, None)
+    return list(open_attempts.values())
+
+
+def _killed(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """The attempt that was in flight when the process was killed, as it is booked afterwards."""
+    nothing = {"input_tokens": None, "output_tokens": None, "cost_usd": None}
+    outcome = {"unknown_usd": sent["worst_case_usd"], "accepted": False, "failure": "killed"}
+    whose = {name: value for name, value in sent.items() if name != "worst_case_usd"}
+    return {**whose, "kind": "attempt", **nothing, **outcome}
+
+
+def _identity(record: Mapping[str, Any]) -> tuple:
+    return tuple(record[name] for name in _IDENTITY)
+
+
 def spent_usd(records: Iterable[Mapping[str, Any]]) -> float:
-    """Everything that Workers reported, rejected attempts too."""
-    return sum(record["cost_usd"] or 0.0 for record in records if record["kind"] == "attempt")
+    """Everything that Workers reported, rejected attempts too, and the worst case of what they may have billed."""
+    attempts = [record for record in records if record["kind"] == "attempt"]
+    return math.fsum((record["cost_usd"] or 0.0) + record.get("unknown_usd", 0.0) for record in attempts)
 
 
 def booked_usd(records: Iterable[Mapping[str, Any]]) -> float:
     """The accepted logical calls, each once: by the last of its lines, since a step may have been run again."""
-    last = {tuple(record[name] for name in _IDENTITY): record for record in records if record["kind"] == "call"}
-    return sum(record["cost_usd"] or 0.0 for record in last.values() if record["accepted"])
+    last = {_identity(record): record for record in records if record["kind"] == "call"}
+    return math.fsum(record["cost_usd"] or 0.0 for record in last.values() if record["accepted"])

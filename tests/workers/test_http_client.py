@@ -413,6 +413,8 @@ async def test_each_attempt_with_usage_is_spent_and_each_call_is_booked_once(tmp
             "turn": 2,
             "call": 0,
             "worker": "worker_1",
+            "mode": None,
+            "query": "",
             "input_tokens": 30,
             "output_tokens": 7,
             "cost_usd": COST_USD,
