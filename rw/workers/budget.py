@@ -23,7 +23,7 @@ PICO = 10**12  # picodollars in a dollar
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-    """Caps in USD at the price table, which a continued run may change; None is no cap, 0 lets free Workers alone answer."""
+    """Caps in USD, which a continued run may change; None is no cap, 0 lets only Workers without a price answer."""
 
     run_usd: float | None = None  # all that the workdir's ledger holds: warm start, training, evaluations, killed runs
     step_usd: float | None = None  # one step of training, with what it had spent before an interruption

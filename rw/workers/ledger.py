@@ -3,7 +3,7 @@
 Four kinds of lines, all with run, step, group, rollout, turn, call, worker, mode and query:
     sent      one before every attempt that may cost something, with its worst case: what a kill leaves without an
               ending may have been billed, and is booked as unknown when the ledger is opened again;
-    attempt   one for every attempt that reported usage, accepted or not, or that may have been billed all the same: then
+    attempt   one for every attempt that reported usage, accepted or not, or that may have been billed unseen: then
               `unknown_usd` is its worst case; `cost_usd` and `unknown_usd` of all sum to what was spent;
     call      one for every logical call that sent anything: the accepted ones sum to what trajectories count as C. A
               step that is run again after a kill books its calls again; the last line of a call is the one that counts;
