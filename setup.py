@@ -18,6 +18,7 @@ REQUIREMENTS = [
     "tensorboardX",
     "rich",
     "matplotlib>=3.8",
+    "pyyaml",
 ]
 TEST = ["pytest>=8", "pytest-asyncio>=1.0", "pytest-xdist", "pytest-timeout", "hypothesis", "ruff"]
 
