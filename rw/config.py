@@ -18,6 +18,7 @@ import ml_collections
 from rw.errors import ConfigError
 from rw.run_config import RunConfig
 from rw.typed_values import build, one_line, unknown_key
+from rw.workers.endpoint_file import load_endpoints
 
 
 def default_config() -> ml_collections.ConfigDict:
@@ -50,8 +51,11 @@ def load_config(path: str, overrides: Iterable[tuple[str, str]] = ()) -> RunConf
 
 
 def freeze(config: Mapping[str, Any]) -> RunConfig:
-    """Nested mapping -> RunConfig; raises ConfigError on unknown keys and on values of another type."""
-    return build(RunConfig, config, "config.")
+    """Nested mapping -> RunConfig; raises ConfigError on unknown keys and on values of another type.
+
+    `workers.file` is read here and replaced by the endpoints in it: they are what a run depends on and records.
+    """
+    return build(RunConfig, _with_workers_of_file(config), "config.")
 
 
 def as_dict(config: RunConfig) -> dict[str, Any]:
@@ -65,6 +69,20 @@ def _as_plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(_as_plain(item) for item in value)
     return dict(value) if isinstance(value, Mapping) else value
+
+
+def _with_workers_of_file(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    workers = config.get("workers")
+    path = workers.get("file") if isinstance(workers, Mapping) else None
+    if not isinstance(path, str) or not path:
+        return config
+    if workers.get("endpoints"):
+        raise ConfigError(f"config.workers.file={path!r} and config.workers.endpoints are both set; leave one out")
+    if workers.get("kind") != "http":
+        raise ConfigError(
+            f"config.workers.file={path!r} with workers.kind={workers.get('kind')!r}: set config.workers.kind='http'"
+        )
+    return {**config, "workers": {**workers, "file": "", "endpoints": _as_plain(load_endpoints(path))}}
 
 
 def _override(config: dict[str, Any], key: str, text: str) -> None:

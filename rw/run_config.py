@@ -18,9 +18,16 @@ from rw.sampler.engine import EngineConfig
 from rw.sampler.interface import SamplingConfig
 from rw.workers.config import ClientConfig, WorkerEndpoint
 
+# Of a Worker: where it is, how it is reached and how fast. None of it changes what is asked or what an answer costs.
+WORKER_MAY_CHANGE = (
+    "base_url", "key_env", "key_file", "max_concurrent", "requests_per_minute", "tokens_per_minute", "stream"
+)  # fmt: skip
+
 # Keys in which a continued run may differ from the one that made its checkpoints.
 MAY_CHANGE = (
-    "steps", "checkpoint.*", "evaluation.*", "log.*", "rollout.*", "client.*", "workers.latency_*", "workers.fault_rate"
+    "steps", "checkpoint.*", "evaluation.*", "log.*", "rollout.*", "client.*", "workers.latency_*",
+    "workers.fault_rate", "workers.file", "workers.cassette*", "workers.allow_live",
+    *(f"workers.endpoints.*.{name}" for name in WORKER_MAY_CHANGE),
 )  # fmt: skip
 
 QWEN3_4B = ModelConfig(
@@ -118,21 +125,40 @@ class WorkersConfig:
 
     kind: str = "simulated"  # simulated | replay | http
     endpoints: tuple[WorkerEndpoint, ...] = ()  # http only
+    file: str = ""  # http only, instead of endpoints: a YAML file of them, which is read when the config is
     world_seed: int = 0  # simulated only
     latency_s: float = 0.0  # simulated and replay: mean of a lognormal latency a call; 0 answers at once
     latency_seed: int = 0
     fault_rate: float = 0.0  # simulated and replay: share of attempts that fail with a 500
+    cassette: str = ""  # file in which calls are recorded or from which they are replayed
+    cassette_mode: str = "off"  # off | record | replay: replies come from the cassette, and nothing is spent
+    allow_live: bool = False  # replay only: a call that the cassette lacks is asked and paid for, and recorded
 
     def __post_init__(self):
         require_one_of("workers.kind", self.kind, ("simulated", "replay", "http"))
+        if self.file:
+            raise ConfigError(f"workers.file={self.file!r} has not been read: rw.config.freeze does that")
         if (self.kind == "http") != bool(self.endpoints):
             raise ConfigError(
                 f"workers.kind={self.kind!r} with {len(self.endpoints)} workers.endpoints: "
                 "kind 'http' needs at least one endpoint, the other kinds bring their own"
             )
+        self._check_cassette()
         _require_at_least(self, "workers.", 0, "world_seed", "latency_s")
         if not 0 <= self.fault_rate <= 1:
             raise ConfigError(f"workers.fault_rate={self.fault_rate} must lie in [0, 1]")
+
+    def _check_cassette(self) -> None:
+        require_one_of("workers.cassette_mode", self.cassette_mode, ("off", "record", "replay"))
+        if (self.cassette_mode != "off") != bool(self.cassette):
+            raise ConfigError(
+                f"workers.cassette_mode={self.cassette_mode!r} with workers.cassette={self.cassette!r}: set both, the "
+                "mode to record or replay and the path of a file"
+            )
+        if self.allow_live and self.cassette_mode != "replay":
+            raise ConfigError(
+                f"workers.allow_live (--allow-live) is for workers.cassette_mode='replay'; it is {self.cassette_mode!r}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

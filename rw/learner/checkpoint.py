@@ -306,9 +306,18 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in config.items():
         if isinstance(value, Mapping):
             flat.update(_flatten(value, f"{prefix}{key}."))
+        elif _have_ids(value):  # who, in which order, and each one's fields under its id
+            flat[f"{prefix}{key}"] = [item["id"] for item in value]
+            for item in value:
+                flat.update({f"{prefix}{key}.{item['id']}.{name}": field for name, field in item.items()})
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _have_ids(value: Any) -> bool:
+    is_list = isinstance(value, (list, tuple)) and bool(value)
+    return is_list and all(isinstance(item, Mapping) and isinstance(item.get("id"), str) for item in value)
 
 
 def _short(value: Any) -> str:

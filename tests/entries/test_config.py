@@ -1,12 +1,15 @@
 """Config files: every key has a default, unknown keys and values are refused in one line, overrides are typed."""
 
+import copy
 import pathlib
 
 import pytest
 
 from rw import config as configs
 from rw.errors import ConfigError, DataError
+from rw.learner.checkpoint import config_changes
 from rw.parts import held_out_queries, query_batches
+from rw.run_config import MAY_CHANGE
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 TINY = str(ROOT / "tests" / "data" / "configs" / "tiny.py")
@@ -120,6 +123,15 @@ def test_overrides_take_the_type_of_their_key():
         ("warmstart.queries_per_batch", "0", "warmstart.queries_per_batch=0 must be at least 1"),
         ("workers.latency_s", "-0.1", "workers.latency_s=-0.1 must be at least 0"),
         ("workers.fault_rate", "2", "workers.fault_rate=2.0 must lie in [0, 1]"),
+        (
+            "workers.file",
+            "w.yaml",
+            "workers.file='w.yaml' with workers.kind='simulated': set config.workers.k",
+        ),
+        ("workers.cassette_mode", "play", "workers.cassette_mode='play' is not one of off, record, replay"),
+        ("workers.cassette_mode", "record", "workers.cassette_mode='record' with workers.cassette='': set both"),
+        ("workers.cassette", "a.jsonl", "workers.cassette_mode='off' with workers.cassette='a.jsonl': set both"),
+        ("workers.allow_live", "true", "(--allow-live) is for workers.cassette_mode='replay'; it is 'off'"),
         ("rollout.concurrency", "0", "rollout.concurrency=0 must be at least 1"),
         ("rollout.deadline_s", "0", "rollout.deadline_s=0.0 must be > 0"),
         ("rollout.scorer_timeout_s", "-1", "rollout.scorer_timeout_s=-1.0 must be > 0"),
@@ -171,3 +183,46 @@ def test_endpoints_come_from_plain_dicts():
     plain["workers"]["endpoints"][0]["modle"] = "m"
     with pytest.raises(ConfigError, match=r"workers.endpoints\[0\].modle; did you mean 'model'"):
         configs.freeze(plain)
+
+
+HTTP = [("workers.kind", "http"), ("evaluation.arms", "('trained',)")]
+
+
+def test_workers_come_from_a_yaml_file(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    config = configs.load_config(TINY, [*HTTP, ("workers.file", "configs/workers/paper_six.yaml")])
+    assert [endpoint.id for endpoint in config.workers.endpoints] == [f"worker_{i}" for i in range(1, 7)]
+    assert config.workers.file == ""  # what a run records is what was in it
+    assert configs.freeze(configs.as_dict(config)) == config
+
+
+def test_workers_of_a_file_and_of_the_config_are_refused_together(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    plain = configs.as_dict(configs.load_config(TINY))
+    plain["workers"] |= {"kind": "http", "file": "configs/workers/paper_six.yaml", "endpoints": [{"id": "w"}]}
+    with pytest.raises(ConfigError, match="workers.file=.* and config.workers.endpoints are both set; leave one out"):
+        configs.freeze(plain)
+    with pytest.raises(ConfigError, match="no file of Workers at 'none.yaml'"):
+        configs.load_config(TINY, [*HTTP, ("workers.file", "none.yaml")])
+
+
+def test_what_a_worker_is_asked_stays_and_how_it_is_reached_may_change(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    old = configs.as_dict(configs.load_config(TINY, [*HTTP, ("workers.file", "configs/workers/paper_six.yaml")]))
+    new = copy.deepcopy(old)
+    first = new["workers"]["endpoints"][0]
+    first |= {"base_url": "http://elsewhere:1/v1", "key_env": "OTHER_KEY", "max_concurrent": 1}
+    assert config_changes(old, new, MAY_CHANGE) == []
+    asked = {
+        "model": "m",
+        "description": "d",
+        "input_price": 9.0,
+        "extra_body": {"a": 1},
+        "temperature": 1.0,
+        "seed": 1,
+    }
+    for name, value in asked.items():
+        changed = copy.deepcopy(new)
+        changed["workers"]["endpoints"][0][name] = value
+        (change,) = config_changes(old, changed, MAY_CHANGE)
+        assert change.startswith(f"workers.endpoints.worker_1.{name}: ")

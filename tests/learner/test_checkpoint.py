@@ -159,6 +159,24 @@ def test_config_changes_lists_dotted_keys_in_order():
     assert config_changes(old, new, ["b.*", "gone"]) == ["a: 1 → 3"]
 
 
+def test_listed_things_with_ids_are_compared_each_by_its_fields():
+    def pool(*workers):
+        return {
+            "workers": {"endpoints": [dict(zip(("id", "url", "extra"), worker, strict=True)) for worker in workers]}
+        }
+
+    old = pool(("w1", "a", {"url": "x"}), ("w2", "b", {}))
+    may_change = ["workers.endpoints.*.url"]
+    assert config_changes(old, pool(("w1", "c", {"url": "x"}), ("w2", "d", {})), may_change) == []
+    assert config_changes(old, pool(("w1", "a", {"url": "y"}), ("w2", "b", {})), may_change) == [
+        "workers.endpoints.w1.extra: {'url': 'x'} → {'url': 'y'}"
+    ]
+    assert config_changes(old, pool(("w2", "b", {}), ("w1", "a", {"url": "x"})), may_change) == [
+        "workers.endpoints: ['w1', 'w2'] → ['w2', 'w1']"
+    ]
+    assert config_changes(old, pool(("w1", "a", {"url": "x"})))[0] == "workers.endpoints: ['w1', 'w2'] → ['w1']"
+
+
 def test_params_round_trip_without_a_template(tmp_path):
     params = make_params()
     save_params(tmp_path / "warm", params, {"tokenizer_fingerprint": "abc"})
