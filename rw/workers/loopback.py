@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import enum
 import hashlib
-import json
 import logging
 import socket
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
-from rw.workers.completion import (
-    Completion,
-    CompletionCall,
-    CompletionError,
-    completion_chunks,
-    completion_json,
-    events,
-    read_call,
-)
+from rw.workers.admission import AdmissionLimit
+from rw.workers.completion import Completion, CompletionCall, CompletionError, read_call
+from rw.workers.faulty import Fault, error_response, respond
 
 __all__ = [
     "Completion",
@@ -41,52 +32,34 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
-_TRICKLE_S = 0.05  # between two bytes of Fault.SLOW
 _BACKLOG = 1024  # connections that arrive in one loop iteration, as those of a whole batch do
-
-
-class Fault(enum.Enum):
-    """How an attempt can go wrong."""
-
-    HANG = "hang"  # no answer until the client leaves
-    RESET = "reset"  # the connection is reset
-    HTTP_429 = "http_429"
-    HTTP_429_RETRY_AFTER = "http_429_retry_after"  # with Retry-After: 1
-    HTTP_500 = "http_500"
-    HTTP_400 = "http_400"
-    REFUSED = "refused"  # 401
-    HTML = "html"  # 200 with a web page
-    TRUNCATED_JSON = "truncated_json"
-    NO_CHOICES = "no_choices"
-    EMPTY_CHOICE = "empty_choice"  # usage reported, text empty
-    NO_USAGE = "no_usage"
-    SLOW = "slow"  # the right answer, a byte at a time
 
 
 Handler = Callable[[CompletionCall], Completion]
 Latency = Callable[[CompletionCall], float]  # seconds
 Faults = Callable[[CompletionCall, int], Fault | None]  # second argument: the attempt of this call, from 1
 
-_ERROR_STATUS = {
-    Fault.HTTP_429: 429,
-    Fault.HTTP_429_RETRY_AFTER: 429,
-    Fault.HTTP_500: 500,
-    Fault.HTTP_400: 400,
-    Fault.REFUSED: 401,
-}
-
 
 class LoopbackServer:
-    """A running server; `requests` counts the completions asked for, retries too."""
+    """A running server; `requests` counts the completions asked for, retries too, `abandoned` those left unanswered."""
 
     def __init__(
-        self, handler: Handler, latency: Latency | None, faults: Faults | None, models: Sequence[str], host: str
+        self,
+        handler: Handler,
+        latency: Latency | None,
+        faults: Faults | None,
+        models: Sequence[str],
+        host: str,
+        limit: AdmissionLimit | None = None,
     ):
-        self._handler, self._latency, self._faults = handler, latency, faults
+        self._handler, self._latency, self._faults, self._limit = handler, latency, faults, limit
         self._models, self._host = tuple(models), host
         self._attempts: collections.Counter[bytes] = collections.Counter()
         self._runner: web.AppRunner | None = None
+        self._listener: socket.socket | None = None  # holds the port; what accepts is a duplicate of it
+        self._site: web.SockSite | None = None
         self.requests = 0
+        self.abandoned = 0  # the client left, or close() came first
         self.port = 0
 
     @property
@@ -102,14 +75,42 @@ class LoopbackServer:
         # Without handler_cancellation a hung request would outlive the client that gave up on it.
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, port, backlog=_BACKLOG).start()
-        self.port = self._runner.addresses[0][1]
+        self.port = port
+        await self.accept_connections()
 
     async def close(self) -> None:
         """Stops listening and drops open requests; closing twice is harmless."""
+        await self.refuse_connections()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that were accepted and are not closed."""
+        return len(self._runner.server.connections) if self._runner and self._runner.server else 0
+
+    async def refuse_connections(self) -> None:
+        """Closes the port: new connections are refused, open ones go on."""
+        await self.stall_connections()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def stall_connections(self) -> None:
+        """New connections are established and then not accepted, as by a server that is too busy; open ones go on."""
+        if self._site is not None:
+            await self._site.stop()
+            self._site = None
+
+    async def accept_connections(self) -> None:
+        """Ends either: the same port is open, and whoever waited at it is served."""
+        if self._listener is None:
+            self._listener = socket.create_server((self._host, self.port), backlog=_BACKLOG)
+            self.port = self._listener.getsockname()[1]
+        if self._site is None:
+            self._site = web.SockSite(self._runner, self._listener.dup(), backlog=_BACKLOG)
+            await self._site.start()
 
     async def _list_models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in self._models]})
@@ -117,17 +118,27 @@ class LoopbackServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         self.requests += 1
         try:
+            return await self._answer(request)
+        except (asyncio.CancelledError, ConnectionError):
+            self.abandoned += 1
+            raise
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        try:
             call = read_call(await request.read(), request.headers.get("x-rw-call"))
             completion = self._handler(call)
         except CompletionError as error:
-            return _error(error.status, str(error))
+            return error_response(error.status, str(error))
         except Exception as error:  # a handler's bug must look like a Worker's 500, with its traceback in the log
             _LOG.exception("loopback handler failed")
-            return _error(500, f"{type(error).__name__}: {error}")
+            return error_response(500, f"{type(error).__name__}: {error}")
+        retry_after_s = None if self._limit is None else self._limit.retry_after_s(call.model)
+        if retry_after_s is not None:  # with decimals, which tests in scaled time need
+            return error_response(429, "rate limit reached", {"Retry-After": f"{retry_after_s:.3f}"})
         if self._latency is not None:
             await asyncio.sleep(self._latency(call))
         fault = None if self._faults is None else self._faults(call, self._count_attempt(call))
-        return await _respond(request, call, completion, fault)
+        return await respond(request, call, completion, fault)
 
     def _count_attempt(self, call: CompletionCall) -> int:
         """A retry repeats its call's header, or, where none is sent, the whole request."""
@@ -144,6 +155,7 @@ async def serve(
     latency: Latency | None = None,
     faults: Faults | None = None,
     models: Sequence[str] = (),
+    limit: AdmissionLimit | None = None,
 ) -> LoopbackServer:
     """Starts a server in the running event loop.
 
@@ -152,67 +164,8 @@ async def serve(
         latency: seconds to wait before each answer.
         faults: what goes wrong, by call and attempt; None answers properly. Decided after the latency.
         models: what `/v1/models` lists.
+        limit: requests beyond it are answered at once with 429 and Retry-After; they are no attempts to `faults`.
     """
-    server = LoopbackServer(handler, latency, faults, models, host)
+    server = LoopbackServer(handler, latency, faults, models, host, limit)
     await server.start(port)
     return server
-
-
-async def _respond(
-    request: web.Request, call: CompletionCall, completion: Completion, fault: Fault | None
-) -> web.StreamResponse:
-    answer = completion_json(call, completion)
-    if fault in _ERROR_STATUS:
-        headers = {"Retry-After": "1"} if fault is Fault.HTTP_429_RETRY_AFTER else {}
-        return _error(_ERROR_STATUS[fault], f"injected fault: {fault.value}", headers)
-    if fault is Fault.HANG:
-        await asyncio.Event().wait()
-    elif fault is Fault.RESET:
-        _reset(request)
-    elif fault is Fault.HTML:
-        return web.Response(text="<!doctype html><title>504 Gateway Time-out</title>", content_type="text/html")
-    elif fault is Fault.TRUNCATED_JSON:
-        return web.Response(body=json.dumps(answer)[:-20].encode(), content_type="application/json")
-    elif fault is Fault.NO_CHOICES:
-        answer["choices"] = []
-    elif fault is Fault.EMPTY_CHOICE:
-        answer["choices"][0]["message"]["content"] = ""
-    elif fault is Fault.NO_USAGE:
-        del answer["usage"]
-    elif fault is Fault.SLOW:
-        return await _trickle(request, json.dumps(answer).encode())
-    elif call.stream and fault is None:
-        return await _stream(request, events(completion_chunks(call, completion)))
-    return web.json_response(answer)
-
-
-async def _stream(request: web.Request, parts: list[bytes]) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    await response.prepare(request)
-    for part in parts:
-        await response.write(part)
-    return response
-
-
-def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    error = {"message": message, "type": kind, "param": None, "code": None}
-    return web.json_response({"error": error}, status=status, headers=headers)
-
-
-def _reset(request: web.Request) -> None:
-    transport = request.transport
-    if transport is not None:
-        # Closing with zero linger sends RST instead of an orderly end.
-        raw = transport.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        transport.abort()
-
-
-async def _trickle(request: web.Request, body: bytes) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(body))})
-    await response.prepare(request)
-    for index in range(len(body)):
-        await response.write(body[index : index + 1])
-        await asyncio.sleep(_TRICKLE_S)
-    return response

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from rw.errors import ConfigError, FailureCause, WorkerRefusedError
 from rw.types import CallId, CallStatus, Role
+from rw.workers.faulty import REFUSALS
 from rw.workers.http import ClientConfig, HttpWorkerClient, WorkerEndpoint
 from rw.workers.interface import WorkerRequest
 from rw.workers.ledger import Ledger, booked_usd, read_ledger, spent_usd
@@ -595,7 +596,7 @@ async def test_refusal_inside_a_200_stops_the_run_too():
 @pytest.mark.parametrize("calls", [300, pytest.param(5000, marks=pytest.mark.full)])
 async def test_storm_of_faults_and_cancellations_keeps_the_books_straight(calls, tmp_path):
     draw = random.Random(11)
-    kinds = [fault for fault in Fault if fault not in (Fault.REFUSED, Fault.SLOW)]
+    kinds = [fault for fault in Fault if fault not in REFUSALS]
     weather = {i: [draw.choice(kinds) if draw.random() < 0.3 else None for _ in range(20)] for i in range(calls)}
     server = await serve(
         echo,
