@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import copy
 import dataclasses
 import logging
 import math
 from collections.abc import Mapping, Sequence
 
 from rw.errors import BudgetExhaustedError, ConfigError
+from rw.workers.spending import Spent
 
 _LOG = logging.getLogger(__name__)
 PICO = 10**12  # picodollars in a dollar
@@ -43,16 +45,6 @@ class BudgetConfig:
         if worker_id in self.workers_usd:
             return f"budget.workers_usd.{worker_id}", self.workers_usd[worker_id]
         return "budget.worker_usd", self.worker_usd
-
-
-@dataclasses.dataclass(frozen=True)
-class SpentBefore:
-    """What the ledger says was spent before this process began, in USD, unknown spending included."""
-
-    total_usd: float = 0.0
-    unknown_usd: float = 0.0  # of the total
-    by_worker_usd: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    by_step_usd: Mapping[int, float] = dataclasses.field(default_factory=dict)  # steps of training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +89,13 @@ class Budget:
     they are paid, and then every waiting call raises.
     """
 
-    def __init__(self, config: BudgetConfig, before: SpentBefore | None = None, hosts: int = 1):
-        """`hosts`: among how many the caps are split, equally until `rebalance` is called."""
-        before = before or SpentBefore()
+    def __init__(self, config: BudgetConfig, before: Spent | None = None, hosts: int = 1):
+        """Counts from `before`, what the ledger says was spent before this process began.
+
+        Args:
+            hosts: among how many the caps are split, equally until `rebalance` is called.
+        """
+        before = copy.deepcopy(before or Spent())
         self._config, self._before, self._hosts = config, before, hosts
         self._run = self._account("budget.run_usd", config.run_usd, before.total_usd)
         self._run.unknown = _pico(before.unknown_usd)

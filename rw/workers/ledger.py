@@ -22,8 +22,7 @@ from typing import Any
 
 from rw.errors import WorkdirError
 from rw.types import CallId, CallStatus, Mode
-
-_IDENTITY = ("run", *(field.name for field in dataclasses.fields(CallId)))
+from rw.workers.spending import Record, Spent, attempt_usd, identity
 
 
 class Ledger:
@@ -38,7 +37,11 @@ class Ledger:
             self._end_torn_line()
         except OSError as error:
             raise WorkdirError(f"cannot open the ledger {self.path}: {error.strerror}") from error
-        for sent in unended(read_ledger(self.path)[0]):
+        self.spent = Spent()  # of the whole file, earlier processes too
+        records, _ = read_ledger(self.path)
+        for record in records:
+            self.spent.add(record)
+        for sent in unended(records):
             self._write(_killed(sent))
 
     def sent(
@@ -116,7 +119,7 @@ class Ledger:
         whose = {"worker": worker_id, "mode": None if mode is None else mode.word, "query": query_id}
         self._write({"kind": kind, "run": self.run, **dataclasses.asdict(call), **whose, **fields})
 
-    def _write(self, record: Mapping[str, Any]) -> None:
+    def _write(self, record: Record) -> None:
         line = (json.dumps(record) + "\n").encode()
         try:
             written = os.write(self._file, line)
@@ -126,6 +129,7 @@ class Ledger:
             raise WorkdirError(
                 f"cannot write to the ledger {self.path}: only {written} of {len(line)} bytes were taken"
             )
+        self.spent.add(record)
 
     def _end_torn_line(self) -> None:
         size = os.fstat(self._file).st_size
@@ -140,13 +144,13 @@ def _why(failure: str | None, detail: str | None = None) -> dict[str, Any]:
 
 
 def read_ledger(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], int]:
-    """The ledger's records, and how many lines a kill had torn."""
+    """The ledger's records, and how many lines a kill had torn; the file may be one that a run is writing to."""
     records: list[dict[str, Any]] = []
     torn = 0
-    for line in pathlib.Path(path).read_text(encoding="utf-8").split("\n"):
+    for line in pathlib.Path(path).read_bytes().split(b"\n"):
         try:
             record = json.loads(line) if line else None
-        except ValueError:
+        except ValueError:  # cut short, or no text at all
             torn += 1
             continue
         if record is not None:
@@ -154,19 +158,18 @@ def read_ledger(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], int
     return records, torn
 
 
-def unended(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def unended(records: Iterable[Record]) -> list[Record]:
     """The `sent` lines of attempts that no later line of their call ends."""
-    open_attempts: dict[tuple, Mapping[str, Any]] = {}
+    open_attempts: dict[tuple, Record] = {}
     for record in records:
-        identity = _identity(record)
         if record["kind"] == "sent":
-            open_attempts[identity] = record  # the attempt before it cost nothing, or a line would have said so
+            open_attempts[identity(record)] = record  # the one before it cost nothing, or a line would have said so
         elif record["kind"] in ("attempt", "call"):
-            open_attempts.pop(identity, None)
+            open_attempts.pop(identity(record), None)
     return list(open_attempts.values())
 
 
-def _killed(sent: Mapping[str, Any]) -> dict[str, Any]:
+def _killed(sent: Record) -> dict[str, Any]:
     """The attempt that was in flight when the process was killed, as it is booked afterwards."""
     nothing = {"input_tokens": None, "output_tokens": None, "cost_usd": None}
     outcome = {"unknown_usd": sent["worst_case_usd"], "accepted": False, "failure": "killed"}
@@ -174,17 +177,12 @@ def _killed(sent: Mapping[str, Any]) -> dict[str, Any]:
     return {**whose, "kind": "attempt", **nothing, **outcome}
 
 
-def _identity(record: Mapping[str, Any]) -> tuple:
-    return tuple(record[name] for name in _IDENTITY)
-
-
-def spent_usd(records: Iterable[Mapping[str, Any]]) -> float:
+def spent_usd(records: Iterable[Record]) -> float:
     """Everything that Workers reported, rejected attempts too, and the worst case of what they may have billed."""
-    attempts = [record for record in records if record["kind"] == "attempt"]
-    return math.fsum((record["cost_usd"] or 0.0) + record.get("unknown_usd", 0.0) for record in attempts)
+    return math.fsum(map(attempt_usd, records))
 
 
-def booked_usd(records: Iterable[Mapping[str, Any]]) -> float:
+def booked_usd(records: Iterable[Record]) -> float:
     """The accepted logical calls, each once: by the last of its lines, since a step may have been run again."""
-    last = {_identity(record): record for record in records if record["kind"] == "call"}
+    last = {identity(record): record for record in records if record["kind"] == "call"}
     return math.fsum(record["cost_usd"] or 0.0 for record in last.values() if record["accepted"])
