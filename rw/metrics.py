@@ -199,7 +199,12 @@ def _replace(path: pathlib.Path, lines: Iterable[bytes]) -> None:
 
 
 def step_metrics(
-    groups: Sequence[Group], retained, *, reference_cost_usd: float, spent_before_usd: float = 0.0
+    groups: Sequence[Group],
+    retained,
+    *,
+    reference_cost_usd: float,
+    spent_before_usd: float = 0.0,
+    retry_cost: str = "accepted",
 ) -> Metrics:
     """Everything below, of the groups of one step.
 
@@ -207,6 +212,7 @@ def step_metrics(
         retained: bool[G, K], V, in the order of `groups` and their rollouts; a smaller group is filled up.
         reference_cost_usd: C_ref.
         spent_before_usd: `cost/total` of the step before.
+        retry_cost: one of types.RETRY_COSTS, what C counts.
     """
     return {
         **mode_metrics(groups),
@@ -214,7 +220,7 @@ def step_metrics(
         **invalid_metrics(groups, retained),
         **infrastructure_metrics(groups, retained),
         **worker_metrics(groups),
-        **cost_metrics(groups, retained, reference_cost_usd, spent_before_usd),
+        **cost_metrics(groups, retained, reference_cost_usd, spent_before_usd, retry_cost),
     }
 
 
@@ -331,7 +337,11 @@ def _worker_values(calls: Sequence[WorkerCall]) -> Metrics:
 
 
 def cost_metrics(
-    groups: Sequence[Group], retained, reference_cost_usd: float, spent_before_usd: float = 0.0
+    groups: Sequence[Group],
+    retained,
+    reference_cost_usd: float,
+    spent_before_usd: float = 0.0,
+    retry_cost: str = "accepted",
 ) -> Metrics:
     """Worker cost in USD at the frozen price table, each logical call once.
 
@@ -348,12 +358,12 @@ def cost_metrics(
         "cost/unpriced_calls": float(sum(call.cost_usd is None for call in accepted)),
     }
     measured = [r.trajectory for r in _rollouts(groups) if r.trajectory.status is not Status.INFRASTRUCTURE_FAILURE]
-    if costs := [t.cost_usd for t in measured if t.cost_usd is not None]:
+    if costs := [cost for t in measured if (cost := t.counted_cost_usd(retry_cost)) is not None]:
         result["cost/per_rollout"] = float(np.mean(costs))
         result["cost/p95"] = float(np.percentile(costs, 95))
         result["cost/p95_to_ref"] = result["cost/p95"] / reference_cost_usd
-    correct = [r.trajectory.cost_usd for r, keep in _with_retained(groups, retained) if keep and r.correct]
-    if priced := [cost for cost in correct if cost is not None]:
+    correct = [r.trajectory for r, keep in _with_retained(groups, retained) if keep and r.correct]
+    if priced := [cost for t in correct if (cost := t.counted_cost_usd(retry_cost)) is not None]:
         result["cost/score_mean"] = float(np.mean([1 / (1 + cost / reference_cost_usd) for cost in priced]))
     return result
 

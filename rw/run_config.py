@@ -16,6 +16,8 @@ from rw.model.config import ModelConfig
 from rw.protocol.config import ProtocolConfig
 from rw.sampler.engine import EngineConfig
 from rw.sampler.interface import SamplingConfig
+from rw.types import RETRY_COSTS
+from rw.workers.budget import BudgetConfig
 from rw.workers.config import ClientConfig, WorkerEndpoint
 
 # Of a Worker: where it is, how it is reached and how fast. None of it changes what is asked or what an answer costs.
@@ -25,7 +27,7 @@ WORKER_MAY_CHANGE = (
 
 # Keys in which a continued run may differ from the one that made its checkpoints.
 MAY_CHANGE = (
-    "steps", "checkpoint.*", "evaluation.*", "log.*", "rollout.*", "client.*", "workers.latency_*",
+    "steps", "checkpoint.*", "evaluation.*", "log.*", "rollout.*", "client.*", "budget.*", "workers.latency_*",
     "workers.fault_rate", "workers.file", "workers.cassette*", "workers.allow_live",
     *(f"workers.endpoints.*.{name}" for name in WORKER_MAY_CHANGE),
 )  # fmt: skip
@@ -167,8 +169,10 @@ class RewardConfig:
 
     reference_cost_usd: float = 0.0070716653  # C_ref, Appendix C.1
     efficiency_weight: float = 0.0  # α
+    retry_cost: str = "accepted"  # C(τ): of accepted attempts | reported: and of rejected ones that reported usage
 
     def __post_init__(self):
+        require_one_of("reward.retry_cost", self.retry_cost, RETRY_COSTS)
         if not self.reference_cost_usd > 0:
             raise ConfigError(f"reward.reference_cost_usd={self.reference_cost_usd} must be > 0")
         if not 0 <= self.efficiency_weight <= 1:
@@ -298,6 +302,7 @@ class RunConfig:
     engine: EngineConfig = EngineConfig()
     workers: WorkersConfig = WorkersConfig()
     client: ClientConfig = ClientConfig()
+    budget: BudgetConfig = BudgetConfig()
     rollout: RolloutConfig = RolloutConfig()
     reward: RewardConfig = RewardConfig()
     advantage: AdvantageChoice = AdvantageChoice()

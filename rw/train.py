@@ -270,11 +270,16 @@ class Trainer:
             efficiency_weight=reward.efficiency_weight,
             cold_start=plan.cold_start,
             exhausted_is_invalid=config.protocol.exhausted == "invalid",
+            retry_cost=reward.retry_cost,
         )
         row |= reward_metrics(batch, [group.query.domain for group in groups])
         row |= group_metrics(batch, config.advantage.std_gate)
         row |= metrics.step_metrics(
-            groups, batch.retained, reference_cost_usd=reward.reference_cost_usd, spent_before_usd=self.spent_usd
+            groups,
+            batch.retained,
+            reference_cost_usd=reward.reference_cost_usd,
+            spent_before_usd=self.spent_usd,
+            retry_cost=reward.retry_cost,
         )
         row |= {f"sampler/{name}": value for name, value in self.engine.stats().items()}
         row |= {"rho_b": plan.forced_ratio, "data/batch_index": plan.data_batch_index}
@@ -300,6 +305,7 @@ def learner_config(config: RunConfig, advantage: AdvantageFunction) -> LearnerCo
         ),
         advantage_function=advantage,
         reference_cost_usd=config.reward.reference_cost_usd,
+        retry_cost=config.reward.retry_cost,
         exhausted_is_invalid=config.protocol.exhausted == "invalid",
         support_floor=config.support.floor,
         logprob_temperature=config.sampling.temperature,

@@ -117,6 +117,9 @@ class CallId:
     call: int
 
 
+RETRY_COSTS = ("accepted", "reported")  # which attempts of a call count in C(τ)
+
+
 class CallStatus(enum.StrEnum):
     """How a logical Worker call ended."""
 
@@ -144,6 +147,7 @@ class WorkerCall:
     failure: str | None = None  # errors.FailureCause value, where status is FAILED
     finish_reason: str | None = None
     queue_wait_s: float = 0.0
+    retry_cost_usd: float = 0.0  # of failed attempts that reported usage: paid, and no part of cost_usd
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,6 +184,13 @@ class Trajectory:
         """C(τ): sum over accepted calls in USD; None where a call's usage is missing; 0.0 without calls."""
         costs = [call.cost_usd for call in self.calls if call.status is CallStatus.OK]
         return None if any(cost is None for cost in costs) else float(sum(costs))
+
+    def counted_cost_usd(self, retry_cost: str) -> float | None:
+        """C(τ) as the reward counts it: with the rejected attempts that reported usage where `retry_cost` says so."""
+        if self.cost_usd is None or retry_cost == "accepted":
+            return self.cost_usd
+        retries = [call.retry_cost_usd for call in self.calls if call.status is CallStatus.OK]
+        return self.cost_usd + float(sum(retries))
 
 
 @dataclasses.dataclass(frozen=True)

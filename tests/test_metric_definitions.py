@@ -258,6 +258,15 @@ def test_cost_is_what_was_paid_and_its_distribution_what_was_measured():
     assert result["cost/score_mean"] == pytest.approx(0.5)
 
 
+def test_cost_holds_rejected_attempts_where_the_reward_does():
+    rollouts = group(rollout(correct=True, calls=[call(cost_usd=0.001, retry_cost_usd=0.002)]))
+    accepted, reported = (
+        metrics.cost_metrics([rollouts], [[True]], 0.003, retry_cost=name) for name in ("accepted", "reported")
+    )
+    assert (accepted["cost/p95"], reported["cost/p95"]) == pytest.approx((0.001, 0.003))
+    assert (accepted["cost/score_mean"], reported["cost/score_mean"]) == pytest.approx((0.75, 0.5))
+
+
 def test_step_metrics_hold_all_of_them_and_leave_out_what_cannot_be_measured():
     rollouts = group(rollout(correct=True, segments=[PROMPT, MODE, INNER], calls=[call()], turns=2))
     result = metrics.step_metrics([rollouts], [[True]], reference_cost_usd=0.001)

@@ -56,9 +56,15 @@ def is_retained(trajectory: Trajectory, efficiency_weight: float, cold_start: bo
 
 
 def trajectory_rewards(
-    scored: ScoredTrajectory, reference_cost_usd: float, exhausted_is_invalid: bool = False
+    scored: ScoredTrajectory,
+    reference_cost_usd: float,
+    exhausted_is_invalid: bool = False,
+    retry_cost: str = "accepted",
 ) -> tuple[float, float]:
     """(r_task, r_eff) of one rollout (RouteWeaver, Eq. 5); (NaN, NaN) after an infrastructure failure.
+
+    Args:
+        retry_cost: one of types.RETRY_COSTS. The paper counts accepted attempts.
 
     Raises:
         ConfigError: the reference cost is not above 0.
@@ -69,7 +75,8 @@ def trajectory_rewards(
     if trajectory.status is Status.INFRASTRUCTURE_FAILURE:
         return float("nan"), float("nan")
     valid = is_valid(trajectory, exhausted_is_invalid)
-    cost_usd = float("nan") if trajectory.cost_usd is None else trajectory.cost_usd
+    counted_usd = trajectory.counted_cost_usd(retry_cost)
+    cost_usd = float("nan") if counted_usd is None else counted_usd
     task = task_reward(valid, scored.correct)
     efficiency = efficiency_reward(valid, scored.correct, cost_usd, reference_cost_usd)
     return float(task), float(efficiency)

@@ -87,6 +87,7 @@ def group_batch(
     efficiency_weight: float,
     cold_start: bool,
     exhausted_is_invalid: bool = False,
+    retry_cost: str = "accepted",
 ) -> GroupBatch:
     """Rewards, modes and V of groups, in the order given.
 
@@ -103,7 +104,7 @@ def group_batch(
     for g, group in enumerate(groups):
         for k, scored in enumerate(group.rollouts):
             trajectory = scored.trajectory
-            rewards[g, k] = trajectory_rewards(scored, reference_cost_usd, exhausted_is_invalid)
+            rewards[g, k] = trajectory_rewards(scored, reference_cost_usd, exhausted_is_invalid, retry_cost)
             mode[g, k] = NO_MODE if trajectory.mode is None else int(trajectory.mode)
             measured = is_retained(trajectory, efficiency_weight, cold_start)
             retained[g, k] = measured and bool(policy_positions(trajectory.segments).size)

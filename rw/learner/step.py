@@ -51,6 +51,7 @@ class LearnerConfig:
     advantage: AdvantageConfig = AdvantageConfig(efficiency_weight=0.0)  # its cold_start is set by each step
     advantage_function: str | Callable = "comet"  # a name, "package.module:function" or a function
     reference_cost_usd: float = 0.0070716653  # C_ref
+    retry_cost: str = "accepted"  # one of types.RETRY_COSTS
     exhausted_is_invalid: bool = False
     support_floor: float = 0.05  # δ
     logprob_temperature: float = 0.8  # the sampling temperature, for π_θ, π_old and π_ref alike
@@ -197,6 +198,7 @@ class Learner:
             efficiency_weight=config.efficiency_weight,
             cold_start=cold_start,
             exhausted_is_invalid=self.config.exhausted_is_invalid,
+            retry_cost=self.config.retry_cost,
         )
         if not groups:
             return batch, Advantages(*(np.zeros((0, 0), np.float32),) * 3), []

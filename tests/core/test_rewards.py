@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -89,3 +90,17 @@ def test_calls_that_were_never_answered_make_no_cost_record_incomplete():
 def test_reference_cost_must_be_positive(reference_cost_usd):
     with pytest.raises(ConfigError, match="reference_cost_usd"):
         trajectory_rewards(rollout(Status.ANSWERED, correct=True), reference_cost_usd)
+
+
+def test_the_cost_of_rejected_attempts_counts_where_the_run_says_so():
+    calls = tuple(
+        dataclasses.replace(worker_call(0.001, status), retry_cost_usd=retry_cost_usd)
+        for status, retry_cost_usd in ((CallStatus.OK, 0.002), (CallStatus.OK, 0.0), (CallStatus.CANCELLED, 0.5))
+    )
+    scored = rollout(Status.ANSWERED, correct=True)
+    scored = dataclasses.replace(scored, trajectory=dataclasses.replace(scored.trajectory, calls=calls))
+    assert trajectory_rewards(scored, 0.002) == (1.0, pytest.approx(0.5))
+    assert trajectory_rewards(scored, 0.002, retry_cost="reported") == (1.0, pytest.approx(1 / 3))
+    unpriced = dataclasses.replace(calls[0], cost_usd=None)
+    scored = dataclasses.replace(scored, trajectory=dataclasses.replace(scored.trajectory, calls=(unpriced,)))
+    assert math.isnan(trajectory_rewards(scored, 0.002, retry_cost="reported")[1])
