@@ -1,9 +1,14 @@
-"""SIGTERM and SIGINT as an orderly end: what waits for Workers is cancelled, what computes is finished."""
+"""SIGTERM, SIGINT and a file named STOP as an orderly end.
+
+What waits for Workers is cancelled, what computes is finished.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import pathlib
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -12,6 +17,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_FILE = "STOP"  # in a run's workdir
+_POLL_S = 1.0
 
 
 class StopRequested(Exception):
@@ -22,8 +29,16 @@ class StopRequested(Exception):
         self.exit_code = 128 + number
 
 
+class StopFileFound(StopRequested):
+    """The file that asks a run to stop lies in its workdir."""
+
+    def __init__(self, path: pathlib.Path):
+        Exception.__init__(self, f"stopped by {path}, which keeps the run from starting again until it is removed")
+        self.exit_code = 7
+
+
 class Interrupts:
-    """Turns the first signal into StopRequested at the next `check` or during `guard`; a second one kills as usual.
+    """Turns what asks for the end into StopRequested at the next `check` or during `guard`; a second signal kills.
 
     `run_in_loop` makes it and sends it the signals.
     """
@@ -31,28 +46,38 @@ class Interrupts:
     def __init__(self):
         self._loop: asyncio.AbstractEventLoop | None = None  # from `listen` on
         self._asked = asyncio.Event()
-        self._number = 0
+        self._stop: StopRequested | None = None
 
     def listen(self) -> None:
         """Belongs to the running loop from now on."""
         self._loop = asyncio.get_running_loop()
-        if self._number:  # asked before anyone listened
+        if self._stop is not None:  # asked before anyone listened
             self._asked.set()
 
     def ask(self, number: int) -> None:
         """Asks for the end, as the signal of that number does; from any thread."""
-        self._number = number
+        self.ask_with(StopRequested(number))
+
+    def ask_with(self, stop: StopRequested) -> None:
+        """Asks for the end, for which `stop` gives the reason; from any thread."""
+        self._stop = stop
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._asked.set)
 
     def check(self) -> None:
-        """Raises StopRequested if a signal came."""
+        """Raises StopRequested if someone asked for the end."""
         if self._asked.is_set():
-            raise StopRequested(self._number)
+            raise self._stop
+
+    async def watch(self, path: pathlib.Path) -> None:
+        """Asks for the end once the file is there. In a thread: a slow file system must not hold up the loop."""
+        while not await asyncio.to_thread(os.path.exists, path):
+            await asyncio.sleep(_POLL_S)
+        self.ask_with(StopFileFound(path))
 
     async def guard(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Awaits the coroutine; a signal cancels it, waits until it has ended and raises StopRequested."""
+        """Awaits the coroutine; a stop cancels it, waits until it has ended and raises StopRequested."""
         task = asyncio.create_task(coroutine)
         asked = asyncio.create_task(self._asked.wait())
         try:

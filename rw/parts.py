@@ -5,6 +5,7 @@ Only construction lives here; what the parts do together is in train.py and warm
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -17,7 +18,7 @@ from rw import progress
 from rw.data import replay
 from rw.data.order import batch_indices
 from rw.errors import ConfigError, DataError
-from rw.interrupts import Interrupts, StopRequested, run_in_loop
+from rw.interrupts import STOP_FILE, Interrupts, StopRequested, run_in_loop
 from rw.protocol.chat import TokenCodec
 from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
@@ -152,20 +153,24 @@ def run_interruptible(
 ) -> int:
     """Runs `body` with the parts of a run in a working directory of its own; returns the exit code.
 
-    SIGTERM and SIGINT end it in order, with a line that says `after_stop` and the code that shells give a signal. It
-    can be called in a notebook too, whose stop button is a SIGINT.
+    SIGTERM, SIGINT and a file STOP in the directory end it in order, with a line that says `after_stop` and an exit
+    code: what shells give a signal, or 7. It can be called in a notebook too, whose stop button is a SIGINT.
     """
 
     async def run(workdir: Workdir, interrupts: Interrupts) -> int:
         async with open_parts(config, workdir) as parts:
+            watching = asyncio.create_task(interrupts.watch(workdir.file(STOP_FILE)))
             try:
                 await body(parts, interrupts)
                 return 0
             except StopRequested as stop:
                 progress.say(f"{stop}; {after_stop}")
                 return stop.exit_code
+            finally:
+                watching.cancel()
 
     with Workdir(workdir_path) as workdir:
+        workdir.refuse(STOP_FILE, "it was put there to stop the run; remove it and give the same command again")
         return run_in_loop(functools.partial(run, workdir))
 
 

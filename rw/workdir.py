@@ -43,6 +43,11 @@ class Workdir:
         """Path of a file or directory of the run."""
         return self.path / name
 
+    def refuse(self, name: str, why: str) -> None:
+        """Raises WorkdirError where that file is there."""
+        if self.file(name).exists():
+            raise WorkdirError(f"{self.file(name)} is there: {why}")
+
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Writes config.json aside and renames it, so that a reader never sees half of it."""
         target = self.file("config.json")

@@ -1,10 +1,13 @@
 """The orderly end of a run, in a process of its own: on the main thread, and beside a loop that runs already."""
 
+import pathlib
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from rw.cli import main
 
 PROGRAM = """
 import asyncio, os, signal, sys, threading, time
@@ -59,3 +62,33 @@ def test_an_interrupt_cancels_what_waits_and_ends_in_order(where, main):
 def test_what_ends_by_itself_returns_what_it_returns(where, main):
     with_error = output(where, told="raise StopRequested(signal.SIGTERM)")
     assert with_error == [f"thread {main}", "cleaned up", f"code {128 + signal.SIGTERM}", "signals are back"]
+
+
+FOUND = """
+import asyncio, pathlib, sys
+from rw.interrupts import StopRequested, run_in_loop
+
+async def body(interrupts):
+    path = pathlib.Path(sys.argv[1])
+    watching = asyncio.create_task(interrupts.watch(path))
+    asyncio.get_running_loop().call_later(0.2, path.touch)
+    try:
+        await interrupts.guard(asyncio.sleep(60))
+    except StopRequested as stop:
+        print(stop, stop.exit_code)
+
+run_in_loop(body)
+"""
+
+
+def test_a_file_that_appears_ends_in_order_too(tmp_path):
+    path = tmp_path / "STOP"
+    done = subprocess.run([sys.executable, "-c", FOUND, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"stopped by {path}, which keeps the run from starting again until it is removed 7\n"
+
+
+def test_a_run_does_not_start_beside_the_file_that_stops_it(tmp_path, capsys):
+    (tmp_path / "STOP").touch()
+    config = pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py"
+    assert main(["train", "--config", str(config), "--workdir", str(tmp_path)]) == 2
+    assert "STOP is there" in (error := capsys.readouterr().err) and "remove it" in error
