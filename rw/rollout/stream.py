@@ -29,9 +29,10 @@ async def stream_groups(
     step: int,
     policy_version: int,
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_rollout: Callable[[ScoredTrajectory], None] = lambda rollout: None,
 ) -> AsyncIterator[Group]:
     """Runs all groups at once and yields each when it is complete: in order of arrival, or, where the pool's config is
-    deterministic, in order of index.
+    deterministic, in order of index. `on_rollout` is told of each rollout when it has its verdict.
 
     Raises RwError as soon as a rollout does (a Worker refuses us), whichever group comes next. Closing the iterator
     cancels what still runs and waits for it; take it `async with contextlib.aclosing(...)`, since a loop that is left
@@ -39,8 +40,9 @@ async def stream_groups(
     """
     progress = Progress(rollouts=0, failures=0, total=len(tasks) * pool.config.rollouts_per_query)
 
-    def on_rollout(rollout: ScoredTrajectory) -> None:
+    def count(rollout: ScoredTrajectory) -> None:
         nonlocal progress
+        on_rollout(rollout)
         failed = rollout.trajectory.status is Status.INFRASTRUCTURE_FAILURE
         progress = dataclasses.replace(
             progress, rollouts=progress.rollouts + 1, failures=progress.failures + int(failed)
@@ -48,9 +50,7 @@ async def stream_groups(
         on_progress(progress)
 
     running = {
-        asyncio.create_task(
-            run_group(task, pool, score, step=step, policy_version=policy_version, on_rollout=on_rollout)
-        )
+        asyncio.create_task(run_group(task, pool, score, step=step, policy_version=policy_version, on_rollout=count))
         for task in tasks
     }
     finished: set[asyncio.Task[Group]] = set()
