@@ -1,4 +1,4 @@
-"""The `rw` command: `rw train`, `rw warmstart`, `rw report`. Errors that a user can act on are one line on stderr."""
+"""The `rw` command: `rw train`, `rw warmstart`, `rw report`, `rw ledger`. Errors that a user can act on are one line on stderr."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ COMMANDS = {
     "train": "train a router; the same command continues a stopped run",
     "warmstart": "supervised training on scripted routers, the start of a training run",
     "report": "tables and plots of one run, or of several side by side, from the files they left",
+    "ledger": "what runs have spent, by phase, Worker, mode and step, also while they run",
 }
 
-
+# Short for an override: (key, text).
+FLAGS = {"--allow-live": ("workers.allow_live", "true")}
 OVERRIDES = "Any value of the config can be set as --config.section.key=value, e.g. --config.steps=20."
 
 
@@ -24,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: rw train|warmstart --config FILE [--workdir DIR] [--config.a.b=value ...]")
-        print("       rw report WORKDIR... [--out DIR]\n")
+        print("       rw report WORKDIR... [--out DIR]")
+        print("       rw ledger WORKDIR... [--csv FILE] [--json FILE]\n")
         print("\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items()))
         return 0 if argv else 2
     command, rest = argv[0], argv[1:]
@@ -35,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from rw.train import main as entry
     elif command == "report":
         from rw.report import main as entry
+    elif command == "ledger":
+        from rw.ledger import main as entry
     else:
         from rw.warmstart import main as entry
     return entry(rest)
@@ -61,6 +66,9 @@ def parse_arguments(name: str, argv: Sequence[str]) -> tuple[str, list[tuple[str
     overrides = []
     while rest:
         head = rest.pop(0)
+        if head in FLAGS:
+            overrides.append(FLAGS[head])
+            continue
         if not head.startswith("--config."):
             raise ConfigError(f"unknown argument {head!r}; config values are set as --config.section.key=value")
         key, equals, text = head.removeprefix("--config.").partition("=")

@@ -33,15 +33,18 @@ from rw.sharding import make_mesh
 from rw.simulation import queries as simulated_queries
 from rw.simulation import skills
 from rw.simulation.workers import SimulatedWorld
-from rw.types import Group, Mode, Query, WorkerCard
+from rw.types import Group, Mode, Query, WorkerCall, WorkerCard
 from rw.workdir import Workdir
+from rw.workers.cassette import Cassette, CassettePlayer, CassetteRecorder, made_of
 from rw.workers.config import WorkerEndpoint
 from rw.workers.disturbances import faults_at_rate, lognormal_latency
 from rw.workers.http import HttpWorkerClient
+from rw.workers.interface import WorkerClient, WorkerRequest
 from rw.workers.ledger import Ledger
-from rw.workers.loopback import LoopbackServer, serve
+from rw.workers.loopback import serve
 from rw.workers.pricing import PriceTable
 from rw.workers.replay_pool import recorded_endpoints, recorded_handler
+from rw.workers.request import request_digest
 
 TOKENIZERS = {
     "qwen3": "qwen3_tokenizer.json.xz",
@@ -57,7 +60,7 @@ QueryBatches = Callable[[int, int], list[Query]]  # (data batch index b, queries
 
 @dataclasses.dataclass
 class Parts:
-    """What a run needs besides its router. `client` counts retries; `ledger` records money."""
+    """What a run needs besides its router. `client` asks Workers, or a cassette; `ledger` records money."""
 
     config: RunConfig
     workdir: Workdir
@@ -67,7 +70,7 @@ class Parts:
     validation: Sequence[Query]
     test: Sequence[Query]
     worker_ids: tuple[str, ...]
-    client: HttpWorkerClient
+    client: WorkerClient
     ledger: Ledger
     scorer: Scorer
     device: DeviceThread
@@ -121,7 +124,7 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
         endpoints, cards = await open_workers(config, stack)
         ledger = Ledger(workdir.file("ledger.jsonl"), run=workdir.path.name)
         stack.callback(ledger.close)
-        client = open_client(config, endpoints, ledger)
+        client = open_recorded_client(config, endpoints, ledger, stack)
         stack.push_async_callback(client.close)
         scorer = await stack.enter_async_context(Scorer(timeout_s=config.rollout.scorer_timeout_s))
         device = DeviceThread()
@@ -204,12 +207,12 @@ async def open_workers(
     if workers.kind == "http":
         return workers.endpoints, tuple(WorkerCard(worker.id, worker.description) for worker in workers.endpoints)
     if workers.kind == "simulated":
-        server = await _serve(config, SimulatedWorld(workers.world_seed).handler, skills.WORKER_IDS, stack)
-        return skills.endpoints(server.base_url), skills.cards()
+        base_url = await _serve(config, SimulatedWorld(workers.world_seed).handler, skills.WORKER_IDS, stack)
+        return skills.endpoints(base_url), skills.cards()
     _, cards, answers = replay.load_nq6()
     models = [model.model for model in replay.NQ6_MODELS]
-    server = await _serve(config, recorded_handler(answers), models, stack)
-    return recorded_endpoints(server.base_url, replay.NQ6_MODELS), cards
+    base_url = await _serve(config, recorded_handler(answers), models, stack)
+    return recorded_endpoints(base_url, replay.NQ6_MODELS), cards
 
 
 def open_client(config: RunConfig, endpoints: Sequence[WorkerEndpoint], ledger: Ledger) -> HttpWorkerClient:
@@ -222,7 +225,47 @@ def open_client(config: RunConfig, endpoints: Sequence[WorkerEndpoint], ledger: 
     return HttpWorkerClient(endpoints, PriceTable.from_endpoints(endpoints), ledger, client_config)
 
 
-async def _serve(config: RunConfig, handler, models: Sequence[str], stack: contextlib.AsyncExitStack) -> LoopbackServer:
+def open_recorded_client(
+    config: RunConfig, endpoints: Sequence[WorkerEndpoint], ledger: Ledger, stack: contextlib.AsyncExitStack
+) -> WorkerClient:
+    """The client of a run, with its cassette in front of it or instead of it; the stack closes the cassette."""
+    workers = config.workers
+    if workers.cassette_mode == "off":
+        return open_client(config, endpoints, ledger)
+    PriceTable.from_endpoints(endpoints)  # refuses a Worker without a price, as a client does
+    is_recording = workers.cassette_mode == "record"
+    cassette = Cassette(
+        workers.cassette, made_of(endpoints), records=is_recording or workers.allow_live, begins=is_recording
+    )
+    stack.callback(cassette.close)
+    by_id = {endpoint.id: endpoint for endpoint in endpoints}
+
+    def digest(request: WorkerRequest) -> str:
+        return request_digest(by_id[request.worker_id], config.client.worker_seed, request)
+
+    def label() -> str:  # what `Parts.booked_as` says
+        return ledger.run.partition("/")[2] or "training"
+
+    def on_replay(request: WorkerRequest, call: WorkerCall) -> None:
+        ledger.replayed(
+            request.id, request.worker_id, call.cost_usd, "cassette", mode=request.mode, query_id=request.query_id
+        )
+
+    if _is_replay_alone(config):
+        return CassettePlayer(cassette, digest, label, on_replay)
+    recorder = CassetteRecorder(open_client(config, endpoints, ledger), cassette, digest, label, on_replay)
+    return recorder if is_recording else CassettePlayer(cassette, digest, label, on_replay, live=recorder)
+
+
+def _is_replay_alone(config: RunConfig) -> bool:
+    """Whether no Worker is ever asked: none needs to be there, nor a key."""
+    return config.workers.cassette_mode == "replay" and not config.workers.allow_live
+
+
+async def _serve(config: RunConfig, handler, models: Sequence[str], stack: contextlib.AsyncExitStack) -> str:
+    """The base URL of a pool on loopback; nothing is started where a cassette answers for it."""
+    if _is_replay_alone(config):
+        return "http://cassette.invalid/v1"
     workers = config.workers
     server = await serve(
         handler,
@@ -231,7 +274,7 @@ async def _serve(config: RunConfig, handler, models: Sequence[str], stack: conte
         models=models,
     )
     stack.push_async_callback(server.close)
-    return server
+    return server.base_url
 
 
 def query_batches(config: RunConfig) -> QueryBatches:

@@ -54,12 +54,13 @@ class Recording:
 class Cassette:
     """The recordings of one file. Opened for recording it belongs to one process, which appends to it."""
 
-    def __init__(self, path: str | os.PathLike[str], workers: MadeOf, *, records: bool):
+    def __init__(self, path: str | os.PathLike[str], workers: MadeOf, *, records: bool = False, begins: bool = False):
         """Reads what is there.
 
         Args:
             workers: those of the run: each must be the one that was recorded.
-            records: whether calls will be added; otherwise the file must exist and stays as it is.
+            records: whether calls will be added; otherwise the file stays as it is.
+            begins: whether a file that is not there is begun, or a mistake.
 
         Raises:
             CassetteError: not there, in use, edited or damaged, or made of other Workers or prices.
@@ -69,7 +70,7 @@ class Cassette:
         self._by_digest: dict[str, list[Recording]] = {}
         self._file = -1
         try:
-            self._open(workers, records)
+            self._open(workers, records, begins)
         except OSError as error:
             self.close()
             raise CassetteError(f"cannot use the cassette {self.path}: {error.strerror}") from error
@@ -111,16 +112,16 @@ class Cassette:
             os.close(self._file)
             self._file = -1
 
-    def _open(self, workers: MadeOf, records: bool) -> None:
-        if records:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-            self._lock()
-        elif not self.path.is_file():
+    def _open(self, workers: MadeOf, records: bool, begins: bool) -> None:
+        if not begins and not self.path.exists():
             raise CassetteError(
                 f"no cassette at {str(self.path)!r} (seen from {pathlib.Path.cwd()}); record one first with "
                 "workers.cassette_mode=record"
             )
+        if records:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            self._lock()
         data = self.path.read_bytes()
         lines, whole = self._read(data)
         if whole < len(data):
@@ -129,7 +130,7 @@ class Cassette:
                 os.ftruncate(self._file, whole)
         if lines:
             self._check_header(lines[0], workers)
-        elif records:
+        elif begins:
             self._append({"kind": "header", "format": FORMAT_VERSION, "workers": workers})
         else:
             raise CassetteError(f"the cassette {self.path} is empty; record it again")

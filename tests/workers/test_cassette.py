@@ -59,7 +59,7 @@ class Worker:
 
 
 async def record(path, *asked, worker=None, label="training"):
-    cassette = Cassette(path, WORKERS, records=True)
+    cassette = Cassette(path, WORKERS, records=True, begins=True)
     recorder = CassetteRecorder(worker or Worker(), cassette, digest, lambda: label)
     ended = []
     for one in asked:
@@ -72,7 +72,7 @@ async def record(path, *asked, worker=None, label="training"):
 
 
 def player(path, live=None, label="training", told=None):
-    cassette = Cassette(path, WORKERS, records=False)
+    cassette = Cassette(path, WORKERS)
     told = [] if told is None else told
     return CassettePlayer(cassette, digest, lambda: label, lambda asked, call: told.append((asked.id, call)), live)
 
@@ -162,7 +162,7 @@ async def test_a_killed_recording_goes_on_without_asking_or_holding_anything_twi
     assert again[1].status is again[2].status is CallStatus.OK
     replayed = player(path)
     assert [await replayed.call(one) for one in asked] == again
-    assert len(Cassette(path, WORKERS, records=False)) == 3
+    assert len(Cassette(path, WORKERS)) == 3
     for _ in range(2):
         with pytest.raises(CassetteError):
             await replayed.call(asked[0])
@@ -199,7 +199,7 @@ async def test_an_edited_cassette_is_refused(tmp_path):
 async def test_a_cassette_of_other_workers_or_prices_is_refused(tmp_path, change, says):
     await record(tmp_path / "a.jsonl")
     with pytest.raises(CassetteError, match=says):
-        Cassette(tmp_path / "a.jsonl", made_of([dataclasses.replace(ENDPOINT, **change)]), records=False)
+        Cassette(tmp_path / "a.jsonl", made_of([dataclasses.replace(ENDPOINT, **change)]))
 
 
 async def test_files_that_are_no_cassette(tmp_path):
@@ -207,6 +207,9 @@ async def test_files_that_are_no_cassette(tmp_path):
         player(tmp_path / "none.jsonl")
     with pytest.raises(CassetteError, match="cannot use the cassette"):
         Cassette(tmp_path, WORKERS, records=True)
+    for records in (False, True):  # a mistyped path would else be a replay that pays for everything
+        with pytest.raises(CassetteError, match="no cassette at"):
+            Cassette(tmp_path / "none.jsonl", WORKERS, records=records)
     path = tmp_path / "journal.jsonl"
     path.write_bytes(cassettes.write_line({"kind": "header", "format": 99}))
     with pytest.raises(CassetteError, match="is no cassette that this code reads"):
@@ -214,7 +217,7 @@ async def test_files_that_are_no_cassette(tmp_path):
 
 
 async def test_one_process_records_at_a_time(tmp_path):
-    first = Cassette(tmp_path / "a.jsonl", WORKERS, records=True)
+    first = Cassette(tmp_path / "a.jsonl", WORKERS, records=True, begins=True)
     with pytest.raises(CassetteError, match="another process records on"):
         Cassette(tmp_path / "a.jsonl", WORKERS, records=True)
     first.close()
