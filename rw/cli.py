@@ -1,4 +1,5 @@
-"""The `rw` command: `rw train`, `rw warmstart`, `rw report`, `rw ledger`. Errors that a user can act on are one line on stderr."""
+"""The `rw` command: `rw train`, `rw warmstart`, `rw report` and so on. Errors that a user can act on are one line on
+stderr."""
 
 from __future__ import annotations
 

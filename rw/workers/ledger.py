@@ -153,7 +153,7 @@ def read_ledger(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], int
         except ValueError:  # cut short, or no text at all
             torn += 1
             continue
-        if record is not None:
+        if isinstance(record, dict):
             records.append(record)
     return records, torn
 
