@@ -1,0 +1,117 @@
+"""Recorded runs: replayed without a Worker, a key or spend, what was lost too; what is missing stops the run."""
+
+import json
+import pathlib
+
+import pytest
+
+from rw import cli, parts
+from rw.config import load_config
+from rw.errors import CassetteError
+from rw.evaluate import answer
+from rw.parts import open_parts
+from rw.sampler.scripted import ScriptedSampler
+from rw.simulation.policies import BestPlans, script
+from rw.types import Mode
+from rw.workdir import Workdir
+
+TINY = str(pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py")
+LOSSY = [
+    ("workers.fault_rate", "0.3"),
+    ("client.retry.server_error", "1"),
+    ("client.retry.backoff_s", "0.001"),
+    ("evaluation.every", "0"),
+]
+
+
+def cassette(path, mode, questions=6, live=False):
+    keys = [("workers.cassette", str(path)), ("workers.cassette_mode", mode), ("workers.allow_live", str(live))]
+    return [*LOSSY, *keys, ("evaluation.test_queries", str(questions))]
+
+
+async def answered(workdir_path, overrides):
+    """Outcomes of a scripted router in each mode, and the ledger's lines."""
+    with Workdir(workdir_path) as workdir:
+        async with open_parts(load_config(TINY, overrides), workdir) as run:
+            by_id = {query.id: query for query in run.test}
+            found = []
+            for mode in Mode:
+                sampler = ScriptedSampler(run.codec, script(BestPlans(mode), by_id.__getitem__))
+                found.append(await answer(run, sampler, run.test, f"test_{mode.word}"))
+    lines = (workdir_path / "ledger.jsonl").read_text().splitlines()
+    return found, [json.loads(line) for line in lines]
+
+
+def of_kind(ledger, kind):
+    return [line for line in ledger if line["kind"] == kind]
+
+
+async def no_worker(*_, **__):
+    raise AssertionError("a Worker was started")
+
+
+async def test_a_run_is_replayed_with_its_losses_and_nothing_is_asked_or_spent(tmp_path, monkeypatch):
+    path = tmp_path / "tape" / "calls.jsonl"
+    found, booked = await answered(tmp_path / "recorded", cassette(path, "record"))
+    whole = path.read_bytes()
+    monkeypatch.setattr(parts, "serve", no_worker)
+    again, replayed = await answered(tmp_path / "replayed", cassette(path, "replay"))
+    assert again == found
+    statuses = {outcome.status for outcomes in found for outcome in outcomes}
+    assert {"answered", "infrastructure_failure"} <= statuses
+    assert {line["kind"] for line in replayed} == {"replayed"} and {line["source"] for line in replayed} == {"cassette"}
+    accepted = [line["cost_usd"] for line in of_kind(booked, "call") if line["accepted"]]
+    assert sorted(line["cost_usd"] for line in replayed if line["cost_usd"] is not None) == sorted(accepted)
+    assert path.read_bytes() == whole
+
+
+async def test_a_recording_that_goes_on_asks_only_for_what_is_new(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    found, first = await answered(tmp_path / "a", cassette(path, "record", questions=4))
+    more, second = await answered(tmp_path / "b", cassette(path, "record"))
+    known = {identity(line) for line in of_kind(first, "call") if line["accepted"]}
+    assert known and not known & {identity(line) for line in of_kind(second, "call")}
+    assert {identity(line) for line in of_kind(second, "replayed")} <= known
+    measured = [
+        (was, now)
+        for before, after in zip(found, more, strict=True)
+        for was, now in zip(before, after, strict=False)
+        if was.status == "answered"
+    ]
+    assert measured and all(was == now for was, now in measured)
+
+
+def identity(line):
+    return line["run"].partition("/")[2], *(line[name] for name in ("group", "rollout", "turn", "call"))
+
+
+async def test_a_missing_call_stops_the_run_unless_it_may_be_paid_for(tmp_path, monkeypatch):
+    path = tmp_path / "calls.jsonl"
+    found, _ = await answered(tmp_path / "a", cassette(path, "record", questions=4))
+    with pytest.raises(CassetteError, match="has no reply of worker_. to test_single call 0/4/0/1/0 .*--allow-live"):
+        await answered(tmp_path / "b", cassette(path, "replay"))
+    more, ledger = await answered(tmp_path / "c", cassette(path, "replay", live=True))
+    assert [outcomes[:4] for outcomes in more] == found
+    assert {line["group"] for line in of_kind(ledger, "call")} == {4, 5}
+    assert {line["group"] for line in of_kind(ledger, "replayed")} == {0, 1, 2, 3}
+    once_more, ledger = await answered(tmp_path / "d", cassette(path, "replay"))
+    assert once_more == more and of_kind(ledger, "call") == []  # what was paid for has been recorded
+
+
+def test_the_flag_is_for_replays(tmp_path, capsys):
+    assert cli.main(["train", "--config", TINY, "--workdir", str(tmp_path / "w"), "--allow-live"]) == 2
+    assert "workers.allow_live (--allow-live) is for workers.cassette_mode='replay'" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_a_trained_run_is_replayed_to_the_same_trajectories(run, warm, tmp_path):
+    path = tmp_path / "calls.jsonl"
+    overrides = [f"--config.init.path={warm}", "--config.steps=2", "--config.evaluation.arms=('trained','oracle')"]
+    overrides += [f"--config.workers.cassette={path}", "--config.workers.cassette_mode"]
+    run("train", tmp_path / "recorded", *overrides[:-1], overrides[-1] + "=record")
+    run("train", tmp_path / "replayed", *overrides[:-1], overrides[-1] + "=replay")
+    for name in ("trajectories/step_000001.jsonl", "trajectories/step_000002.jsonl"):
+        assert (tmp_path / "replayed" / name).read_bytes() == (tmp_path / "recorded" / name).read_bytes()
+    ledger = [json.loads(line) for line in (tmp_path / "replayed" / "ledger.jsonl").read_text().splitlines()]
+    assert ledger and {line["kind"] for line in ledger} == {"replayed"}
+    run("train", tmp_path / "other", *overrides[:-1], overrides[-1] + "=replay", "--config.seed=5", expect=2)
