@@ -75,6 +75,7 @@ class Journal:
         self._segment_s = segment_s
         self._turns: dict[tuple[str, int, int], tuple[str, JournaledTurn]] = {}
         self._responses: dict[CallId, tuple[str, WorkerCall]] = {}
+        self._finals: dict[tuple[str, int], dict[str, Any]] = {}
         self._verdicts: dict[tuple[str, str], dict[str, Any]] = {}
         self._file: int | None = None  # descriptor of the open segment
         self._closing: list[Future] = []
@@ -120,8 +121,10 @@ class Journal:
         self, query_id: str, rollout: int, status: str, answer: str | None, verdict: Mapping[str, Any] | None
     ) -> None:
         """Keeps how a rollout ended; `verdict` as plain JSON types, None where nothing was judged."""
-        ended = {"status": status, "answer": None if answer is None else _digest(answer)}
-        self._write({"kind": "final", "query": query_id, "rollout": rollout, **ended, "verdict": verdict})
+        ended = {"status": status, "answer": None if answer is None else _digest(answer), "verdict": verdict}
+        record = {"kind": "final", "query": query_id, "rollout": rollout, **ended}
+        if self._finals.get((query_id, rollout)) != record:  # as it is when the rollout was rebuilt from the journal
+            self._write(record)
 
     def forget_failures(self) -> None:
         """From now on, also for later processes, calls that failed so far count as never made."""
@@ -217,6 +220,7 @@ class Journal:
         elif kind == "response":
             self._responses[_call(record)] = (record["digest"], load_call(record["response"]))
         elif kind == "final":
+            self._finals[record["query"], record["rollout"]] = dict(record)
             if record["verdict"] is not None and record["answer"] is not None:
                 self._verdicts[record["query"], record["answer"]] = record["verdict"]
         elif kind == "forget_failures":

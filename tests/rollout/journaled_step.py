@@ -1,8 +1,8 @@
 """A process that runs one journaled step per request on standard input, each in a fork that may kill itself.
 
-A request is a JSON line: where the journal lies, where to write the arrays of the batch, where to note what was sampled,
-after how many journal lines to die by SIGKILL (0: live), and whether half a line more is written first. The reply is the
-exit status of the fork. Loads no jax, so that forks are safe and quick.
+A request is a JSON line: where the journal lies, where to write the arrays of the batch, where to note what was
+sampled, after how many journal lines to die by SIGKILL (0: live), and whether half a line more is written first. The
+reply is the exit status of the fork. Loads no jax, so that forks are safe and quick.
 """
 
 import asyncio
