@@ -29,6 +29,7 @@ class CompletionCall:
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # every other key of the body
     stream: bool = False
     include_usage: bool = False  # of a stream; one JSON body always has it
+    attempt: int = 1  # which time this is asked; known to what disturbs answers, not to who writes them
 
 
 @dataclasses.dataclass(frozen=True)

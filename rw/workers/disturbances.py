@@ -17,7 +17,7 @@ def lognormal_latency(mean_s: float, seed: int = 0, spread: float = 0.8) -> Late
         return None
     location = math.log(mean_s) - spread**2 / 2
     normal = statistics.NormalDist(location, spread)
-    return lambda call: math.exp(normal.inv_cdf(_fraction(seed, call, "latency")))
+    return lambda call: math.exp(normal.inv_cdf(_fraction(seed, call, f"latency/{call.attempt}")))
 
 
 def tailed_latency(
@@ -41,9 +41,9 @@ def tailed_latency(
     normal = statistics.NormalDist(math.log(median_s), spread)
 
     def latency(call: CompletionCall) -> float:
-        if _fraction(seed, call, "stall") < stall_rate:
+        if _fraction(seed, call, f"stall/{call.attempt}") < stall_rate:
             return scale * stall_s
-        return scale * math.exp(normal.inv_cdf(_fraction(seed, call, "latency")))
+        return scale * math.exp(normal.inv_cdf(_fraction(seed, call, f"latency/{call.attempt}")))
 
     return latency
 

@@ -24,6 +24,7 @@ from rw.workers.completion import Completion, CompletionCall, completion_chunks,
 
 TRICKLE_S = 0.05  # between two bytes of Fault.SLOW
 HUGE_BYTES = 200_000_000
+STREAM_BYTES = 2048  # a stream is sent in pieces of this size, about 10 events; where they are cut means nothing
 _BLOCK = "x" * 65536  # a huge body is written block by block and never held
 
 
@@ -108,7 +109,7 @@ async def respond(
 
 
 def said(call: CompletionCall, completion: Completion, fault: Fault | None = None) -> list[bytes]:
-    """The body of a 200, in the parts in which it is sent: one for a whole reply, one for each event of a stream."""
+    """The body of a 200: one part for a whole reply, one for each event of a stream."""
     if fault is Fault.EMPTY_CHOICE:
         completion = dataclasses.replace(completion, text="")
     elif fault is Fault.NEGATIVE_USAGE:
@@ -192,8 +193,9 @@ async def _send(
 
 
 async def _whole(parts: list[bytes]) -> AsyncIterator[bytes]:
-    for part in parts:
-        yield part
+    body = b"".join(parts)
+    for start in range(0, len(body), STREAM_BYTES):
+        yield body[start : start + STREAM_BYTES]
 
 
 async def _hang_at_once(request: web.Request, parts: list[bytes]) -> AsyncIterator[bytes]:

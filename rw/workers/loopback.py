@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import hashlib
 import logging
 import socket
@@ -119,9 +120,12 @@ class LoopbackServer:
         self.requests += 1
         try:
             return await self._answer(request)
-        except (asyncio.CancelledError, ConnectionError):
+        except asyncio.CancelledError:
             self.abandoned += 1
             raise
+        except ConnectionError:  # noticed while writing, before the connection told us
+            self.abandoned += 1
+            return web.Response()  # to nobody
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -135,9 +139,11 @@ class LoopbackServer:
         retry_after_s = None if self._limit is None else self._limit.retry_after_s(call.model)
         if retry_after_s is not None:  # with decimals, which tests in scaled time need
             return error_response(429, "rate limit reached", {"Retry-After": f"{retry_after_s:.3f}"})
+        if self._latency is not None or self._faults is not None:
+            call = dataclasses.replace(call, attempt=self._count_attempt(call))
         if self._latency is not None:
             await asyncio.sleep(self._latency(call))
-        fault = None if self._faults is None else self._faults(call, self._count_attempt(call))
+        fault = None if self._faults is None else self._faults(call, call.attempt)
         return await respond(request, call, completion, fault)
 
     def _count_attempt(self, call: CompletionCall) -> int:
@@ -161,7 +167,7 @@ async def serve(
 
     Args:
         handler: a pure function, called at once in the loop: keep it quick.
-        latency: seconds to wait before each answer.
+        latency: seconds to wait before each answer, by call and its `attempt`.
         faults: what goes wrong, by call and attempt; None answers properly. Decided after the latency.
         models: what `/v1/models` lists.
         limit: requests beyond it are answered at once with 429 and Retry-After; they are no attempts to `faults`.

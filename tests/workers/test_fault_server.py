@@ -43,8 +43,8 @@ def say(call: CompletionCall) -> Completion:
     return Completion("one two three", 30, 7)
 
 
-def call_of(content: str = "hi", stream: bool = False, header: str | None = None) -> CompletionCall:
-    return CompletionCall("m", content, header, 1, None, None, stream=stream, include_usage=stream)
+def call_of(content="hi", stream=False, header=None, attempt=1) -> CompletionCall:
+    return CompletionCall("m", content, header, 1, None, None, {}, stream, include_usage=stream, attempt=attempt)
 
 
 @contextlib.asynccontextmanager
@@ -312,5 +312,15 @@ def test_tailed_latency_has_its_quantiles_and_its_stalls():
     plain = [seconds for seconds in drawn if seconds != 0.1 * 60.0]
     assert plain[int(0.95 * len(plain))] == pytest.approx(1.2, rel=0.06)
     assert latency(call_of(header="0/0/0/0/3")) == latency(call_of(header="0/0/0/0/3"))
+    assert latency(call_of(header="0/0/0/0/3")) != latency(call_of(header="0/0/0/0/3", attempt=2))
     with pytest.raises(ValueError, match="median"):
         tailed_latency(median_s=12.0, p95_s=3.0)
+
+
+async def test_an_attempt_that_was_abandoned_in_its_latency_counts():
+    seen = []
+    server = await serve(say, latency=lambda call: seen.append(call.attempt) or (0.5 if call.attempt == 1 else 0.0))
+    assert isinstance((await ask(server, limit_s=0.1))[-1], TimeoutError)
+    assert (await ask(server))[0] == 200
+    await server.close()
+    assert seen == [1, 2] and server.abandoned == 1
