@@ -93,6 +93,7 @@ def endpoints(base_url: str) -> tuple[WorkerEndpoint, ...]:
             input_price=INPUT_PRICE * profile.price_level,
             output_price=OUTPUT_PRICE * profile.price_level,
             send_call_header=True,
+            stream="never",  # their replies are short, and one body costs a thousandth of its chunks
         )
         for profile in WORKERS
     )

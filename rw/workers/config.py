@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +12,11 @@ from rw.types import WorkerCard
 from rw.workers.retry import RetryPolicy
 
 WORKER_SEEDS = ("fixed", "per_call")
-RESERVED_BODY_KEYS = ("model", "messages", "stream", "n")  # what the client itself sets, or cannot read back
+MAX_TOKENS_KEYS = ("max_tokens", "max_completion_tokens")
+STREAM_CHOICES = ("auto", "always", "never")
+# What the client itself sets, cannot read back, or needs to know the most that a call may cost.
+RESERVED_BODY_KEYS = ("model", "messages", "stream", "stream_options", "n", *MAX_TOKENS_KEYS)
+LONG_ANSWER_TOKENS = 1024  # about half a minute of one decoded token after another
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +36,18 @@ class WorkerEndpoint:
     seed: int | None = 42  # providers may ignore it; None sends none
     max_concurrent: int = 64  # requests in flight to this Worker
     send_call_header: bool = False  # name the call in x-rw-call: for Workers on loopback, never for real ones
+    key_file: str | None = None  # a file with the key that its owner alone may read; instead of key_env
+    max_tokens_key: str = "max_tokens"  # what the endpoint calls max_output_tokens, or "max_completion_tokens"
+    # auto: streamed where an answer may be long, so that one which never begins is noticed early, unless the Worker
+    # turns out to leave usage out of its streams, or not to stream | always | never
+    stream: str = "auto"
+    requests_per_minute: float | None = None  # evenly spaced; None: no limit
+    tokens_per_minute: float | None = None  # input and output, in any minute; None: no limit
 
     def __post_init__(self):
         if not self.id:
             raise ConfigError(f"a Worker (model {self.model!r}) has no id; ids look like 'worker_1'")
-        if not _is_http_url(self.base_url):
-            raise ConfigError(
-                f"Worker {self.id}: base_url={self.base_url!r} is not an http(s) URL such as 'https://host/api/v1'"
-            )
+        _check_url(self.id, self.base_url)
         if not self.model:
             raise ConfigError(f"Worker {self.id}: model is empty; give the name that its endpoint expects")
         if self.max_concurrent < 1:
@@ -50,6 +57,22 @@ class WorkerEndpoint:
         reserved = [key for key in RESERVED_BODY_KEYS if key in self.extra_body]
         if reserved:
             raise ConfigError(f"Worker {self.id}: extra_body may not set {', '.join(reserved)}; the client does")
+        if self.key_env is not None and self.key_file is not None:
+            raise ConfigError(f"Worker {self.id}: key_env and key_file are both set; a key comes from one place")
+        for name, allowed in (("stream", STREAM_CHOICES), ("max_tokens_key", MAX_TOKENS_KEYS)):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(
+                    f"Worker {self.id}: {name}={getattr(self, name)!r} is not one of {', '.join(allowed)}"
+                )
+        for name in ("requests_per_minute", "tokens_per_minute"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"Worker {self.id}: {name}={value} must be > 0, or None for no limit")
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether replies are asked for as streams, before anything is known of the Worker's habits."""
+        return self.stream == "always" or (self.stream == "auto" and self.max_output_tokens > LONG_ANSWER_TOKENS)
 
     @property
     def card(self) -> WorkerCard:
@@ -61,20 +84,23 @@ class WorkerEndpoint:
 class ClientConfig:
     """Deadlines and limits of the client, for every Worker alike. A deadline of None waits for ever.
 
-    The clocks of a call start when it holds its permit: waiting behind our own calls is never charged to a Worker.
+    All are wall-clock time, which bytes that trickle in never extend. The clock of a call stands still while it waits
+    behind our own calls, rate limits and caps: that is never charged to a Worker.
     """
 
     connect_timeout_s: float | None = 10.0
+    first_byte_timeout_s: float | None = 60.0  # streamed requests: until the first event; keep-alives are none
     attempt_timeout_s: float | None = 180.0  # one request, from its start to the last byte of its body
     call_deadline_s: float | None = 300.0  # one logical call, with all its attempts and waits; wins over everything
-    max_body_bytes: int = 1024 * 1024
+    max_body_bytes: int = 1024 * 1024  # decompressed; of a stream its text, whose chunks may be 16 times as long
+    adaptive_concurrency: bool = True  # feel for the limit of a Worker that answers 429, below its max_concurrent
     worker_seed: str = "fixed"  # fixed: every call sends the Worker's seed | per_call: a seed derived from the call id
     retry: RetryPolicy = RetryPolicy()
 
     def __post_init__(self):
         if self.worker_seed not in WORKER_SEEDS:
             raise ConfigError(f"client.worker_seed={self.worker_seed!r} is not one of {', '.join(WORKER_SEEDS)}")
-        for name in ("connect_timeout_s", "attempt_timeout_s", "call_deadline_s"):
+        for name in ("connect_timeout_s", "first_byte_timeout_s", "attempt_timeout_s", "call_deadline_s"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"client.{name}={value} must be > 0, or None for no limit")
@@ -82,23 +108,17 @@ class ClientConfig:
             raise ConfigError(f"client.max_body_bytes={self.max_body_bytes} must be at least 1")
 
 
-def _is_http_url(text: str) -> bool:
+def _check_url(worker_id: str, text: str) -> None:
     try:
         url = urlsplit(text or "")
-        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        is_http = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
     except ValueError:  # a port that is no number, or out of range
-        return False
-
-
-def read_key(endpoint: WorkerEndpoint, environment: Mapping[str, str] | None = None) -> str | None:
-    """The Worker's key from its environment variable; None where it needs none; ConfigError where it is missing."""
-    if endpoint.key_env is None:
-        return None
-    key = (os.environ if environment is None else environment).get(endpoint.key_env, "").strip()
-    if not key:
+        url, is_http = None, False
+    if url is not None and (url.username is not None or url.password is not None or url.query or url.fragment):
+        # Not shown: what it holds may be a key.
         raise ConfigError(
-            f"Worker {endpoint.id} needs its key in the environment variable {endpoint.key_env}, which is not set"
+            f"Worker {worker_id}: base_url holds a user, a password or a query; keys belong into key_env or key_file"
         )
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"environment variable {endpoint.key_env} holds characters that no HTTP header may carry")
-    return key
+    if not is_http:
+        shown = "its value" if "@" in (text or "") else repr(text)
+        raise ConfigError(f"Worker {worker_id}: base_url={shown} is not an http(s) URL such as 'https://host/api/v1'")

@@ -87,6 +87,7 @@ def recorded_endpoints(base_url: str, workers: Sequence[RecordedWorker]) -> tupl
             input_price=0.0,
             output_price=worker.output_price,
             send_call_header=True,
+            stream="never",  # a recorded answer is there at once
         )
         for worker in workers
     )

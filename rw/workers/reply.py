@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rw.errors import FailureCause
+from rw.workers.keys import KeyMask
 
 REFUSALS = (401, 402, 403)  # no key, no money, no right: no later call can succeed
 ABSURD_TOKENS = 10_000_000  # above any context window; such a count is a broken server, not a price to book
+_LONGEST_REASON = 40  # of a finish reason, in characters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +25,25 @@ class Usage:
 
 
 @dataclasses.dataclass(frozen=True)
+class TokenBounds:
+    """Counts above these are not believed."""
+
+    input: int = ABSURD_TOKENS
+    output: int = ABSURD_TOKENS
+
+
+NO_BOUNDS = TokenBounds()
+NO_MASK = KeyMask()
+
+
+@dataclasses.dataclass(frozen=True)
 class Reply:
     """An answer that the router may read."""
 
     text: str
     usage: Usage | None
     finish_reason: str | None
+    unbelieved: str = ""  # the usage as reported, where it cannot be true
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,69 +54,114 @@ class Failure:
     message: str
     retry_after_s: float | None = None
     usage: Usage | None = None
-    refused_status: int | None = None  # one of REFUSALS
+    refused_status: int | None = None  # the status, where no later call can succeed
+    unbelieved: str = ""  # the usage as reported, where it cannot be true
+    unbilled: bool = False  # turned down before any work was done
 
 
-def read_reply(status: int, content_type: str, body: bytes, retry_after_s: float | None = None) -> Reply | Failure:
+def read_reply(
+    status: int,
+    content_type: str,
+    body: bytes,
+    retry_after_s: float | None = None,
+    bounds: TokenBounds = NO_BOUNDS,
+    mask: KeyMask = NO_MASK,
+) -> Reply | Failure:
     """Judges a complete HTTP answer of a chat completion."""
     if status != 200:
-        return _status_failure(status, _error_message(body), retry_after_s)
+        return _status_failure(status, *_read_error(body, mask), retry_after_s)
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
         kind = "HTML" if "html" in content_type or body.lstrip()[:1] == b"<" else f"{content_type or 'bytes'}"
-        return Failure(FailureCause.BAD_RESPONSE, f"status 200 with {kind} that is not JSON: {_excerpt(body)}")
+        return Failure(FailureCause.BAD_RESPONSE, f"status 200 with {kind} that is not JSON: {_excerpt(body, mask)}")
     if not isinstance(answer, dict):
-        return Failure(FailureCause.BAD_RESPONSE, f"JSON that is no object: {_excerpt(body)}")
+        return Failure(FailureCause.BAD_RESPONSE, f"JSON that is no object: {_excerpt(body, mask)}")
+    return read_answer(answer, body, retry_after_s, bounds, mask)
+
+
+def read_answer(
+    answer: Mapping[str, Any], body: bytes, retry_after_s: float | None, bounds: TokenBounds, mask: KeyMask
+) -> Reply | Failure:
+    """Judges the JSON object of an answer with status 200; of `body` the beginning is shown in error messages."""
     choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
     error = answer.get("error") or (choice or {}).get("error")
     if error:  # gateways report an upstream failure inside a 200
         code = error.get("code") if isinstance(error, dict) else None
         upstream = code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600 else None
-        message = f"error inside a 200: {_message_of(error)}"
-        return _status_failure(upstream, message, retry_after_s) if upstream else _broken(message, answer)
+        message = f"error inside a 200: {_message_of(error, mask)}"
+        return (
+            _status_failure(upstream, message, error, retry_after_s) if upstream else _broken(message, answer, bounds)
+        )
     message = choice.get("message") if choice else None
     if not isinstance(message, dict):
-        return _broken(f"JSON without choices: {_excerpt(body)}", answer)
+        return _broken(f"JSON without choices: {_excerpt(body, mask)}", answer, bounds)
     text = _text(message)
-    usage = read_usage(answer.get("usage"), has_text=bool(text.strip()))
+    usage, unbelieved = judge_usage(answer.get("usage"), bool(text.strip()), bounds)
     if not text.strip():
-        return Failure(FailureCause.EMPTY_OUTPUT, "the choice holds no text", usage=usage)
-    finish_reason = choice.get("finish_reason")
-    return Reply(text, usage, finish_reason if isinstance(finish_reason, str) else None)
+        return Failure(FailureCause.EMPTY_OUTPUT, "the choice holds no text", usage=usage, unbelieved=unbelieved)
+    reason = choice.get("finish_reason")
+    if reason == "error":  # gateways, where what follows the text broke off
+        return Failure(
+            FailureCause.BAD_RESPONSE, "an answer that an error cut short", usage=usage, unbelieved=unbelieved
+        )
+    reason = mask.in_message(reason)[:_LONGEST_REASON] if isinstance(reason, str) else None
+    return Reply(mask.in_reply(text), usage, reason, unbelieved)
 
 
-def read_usage(usage: Any, has_text: bool) -> Usage | None:
-    """Usage where both counts are believable; None otherwise, so that no cost is made up.
+def judge_usage(reported: Any, has_text: bool, bounds: TokenBounds = NO_BOUNDS) -> tuple[Usage | None, str]:
+    """(usage, "") where it is believable, (None, what was said) where it is not, (None, "") where none was reported.
 
     Text that took no output tokens is not believable; a prompt of 0 tokens is: some servers leave out cached input.
     """
-    if not isinstance(usage, Mapping):
-        return None
-    input_tokens, output_tokens = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    if not isinstance(reported, Mapping):
+        return None, ""
+    said = reported.get("prompt_tokens"), reported.get("completion_tokens")
+    if any(count is None for count in said):
+        return None, ""
+    input_tokens, output_tokens = _count(said[0], bounds.input), _count(said[1], bounds.output)
     if input_tokens is None or output_tokens is None or (has_text and output_tokens == 0):
-        return None
-    return Usage(input_tokens, output_tokens)
+        return None, f"prompt_tokens={str(said[0])[:20]}, completion_tokens={str(said[1])[:20]}"
+    return Usage(input_tokens, output_tokens), ""
 
 
-def _status_failure(status: int, message: str, retry_after_s: float | None) -> Failure:
+def read_usage(usage: Any, has_text: bool) -> Usage | None:
+    """Usage where both counts are believable; None otherwise, so that no cost is made up."""
+    return judge_usage(usage, has_text)[0]
+
+
+def _status_failure(status: int, message: str, error: Any, retry_after_s: float | None) -> Failure:
     message = f"status {status}: {message}"
-    if status in REFUSALS:
-        return Failure(FailureCause.CLIENT_ERROR, message, refused_status=status)
-    if status == 429:
-        return Failure(FailureCause.RATE_LIMITED, message, retry_after_s)
+    if _is_refusal(status, error, retry_after_s):
+        return Failure(FailureCause.CLIENT_ERROR, message, refused_status=status, unbilled=True)
+    if status in (402, 429):
+        return Failure(FailureCause.RATE_LIMITED, message, retry_after_s, unbilled=True)
     if status == 408:
-        return Failure(FailureCause.TIMEOUT, message, retry_after_s)
+        return Failure(FailureCause.TIMEOUT, message, retry_after_s, unbilled=True)
     if status >= 500 or status in (409, 425):  # 409 and 425 ask to come back, as a 503 does
-        return Failure(FailureCause.SERVER_ERROR, message, retry_after_s)
+        return Failure(FailureCause.SERVER_ERROR, message, retry_after_s, unbilled=True)
     if 300 <= status < 500:  # redirects are not followed: they would carry the key to another host
-        return Failure(FailureCause.CLIENT_ERROR, message)
+        return Failure(FailureCause.CLIENT_ERROR, message, unbilled=True)
     return Failure(FailureCause.BAD_RESPONSE, message)
 
 
-def _broken(message: str, answer: Mapping[str, Any]) -> Failure:
-    return Failure(FailureCause.BAD_RESPONSE, message, usage=read_usage(answer.get("usage"), has_text=False))
+def _is_refusal(status: int, error: Any, retry_after_s: float | None) -> bool:
+    """Whether no later call can succeed."""
+    fields = error if isinstance(error, Mapping) else {}
+    if status == 403:  # a gateway's notice that it will not pass on this one message has a form of its own
+        notice = fields.get("metadata")
+        return not (isinstance(notice, Mapping) and (notice.get("reasons") or "flagged_input" in notice))
+    if status == 402:  # with a time to come back, it is about what is in flight and not about the account
+        return retry_after_s is None
+    if status == 429:  # an account without credit, in the words of OpenAI
+        return "insufficient_quota" in (fields.get("code"), fields.get("type"))
+    return status in REFUSALS
+
+
+def _broken(message: str, answer: Mapping[str, Any], bounds: TokenBounds) -> Failure:
+    usage, unbelieved = judge_usage(answer.get("usage"), False, bounds)
+    return Failure(FailureCause.BAD_RESPONSE, message, usage=usage, unbelieved=unbelieved)
 
 
 def _text(message: Mapping[str, Any]) -> str:
@@ -115,23 +175,27 @@ def _text(message: Mapping[str, Any]) -> str:
     return content.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(content, str) else ""
 
 
-def _count(value: Any) -> int | None:
+def _count(value: Any, most: int) -> int | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
-    return int(value) if value == int(value) and 0 <= value <= ABSURD_TOKENS else None
+    return int(value) if value == int(value) and 0 <= value <= most else None
 
 
-def _error_message(body: bytes) -> str:
+def _read_error(body: bytes, mask: KeyMask) -> tuple[str, Any]:
+    """(message, error object) of an answer that is none."""
     try:
-        return _message_of(json.loads(body)["error"])
+        error = json.loads(body)["error"]
+        return _message_of(error, mask), error
     except (ValueError, RecursionError, LookupError, TypeError):
-        return _excerpt(body) or "no message"
+        return _excerpt(body, mask) or "no message", None
 
 
-def _message_of(error: Any) -> str:
+def _message_of(error: Any, mask: KeyMask) -> str:
     message = error.get("message") if isinstance(error, dict) else error
-    return " ".join(str(message or error).split())[:300]
+    # Masked before it is cut, or a part of the key could stay.
+    return " ".join(mask.in_message(str(message or error)).split())[:300]
 
 
-def _excerpt(body: bytes) -> str:
-    return " ".join(body[:400].decode("utf-8", "replace").split())[:120]
+def _excerpt(body: bytes, mask: KeyMask) -> str:
+    """The beginning of a body, for an error message: one line without the key."""
+    return " ".join(mask.in_message(body.decode("utf-8", "replace")).split())[:120]

@@ -1,4 +1,4 @@
-"""What is sent for a logical call: the body of a chat completion, its digest, the call's name and its seed. Pure."""
+"""What is sent for a logical call: the body of a chat completion, its digest, its worst case and its seed. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any
 from rw.types import CallId
 from rw.workers.config import WorkerEndpoint
 from rw.workers.interface import WorkerRequest
+from rw.workers.pricing import PriceTable
+
+TEMPLATE_TOKENS = 1024  # what a chat template and a provider's own instructions may add to a message
+STREAM_FIELDS = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 def request_body(worker: WorkerEndpoint, worker_seed: str, request: WorkerRequest) -> dict[str, Any]:
@@ -21,11 +25,21 @@ def request_body(worker: WorkerEndpoint, worker_seed: str, request: WorkerReques
         "model": worker.model,
         "messages": [{"role": "user", "content": request.content}],
         "temperature": worker.temperature,
-        "max_tokens": worker.max_output_tokens,
+        worker.max_tokens_key: worker.max_output_tokens,
     }
     if worker.seed is not None:
         body["seed"] = derived_seed(worker.seed, request.id) if worker_seed == "per_call" else worker.seed
     return body | dict(worker.extra_body)
+
+
+def input_bound(content: str) -> int:
+    """The most input tokens that a message can take: byte-level tokenizers never need more tokens than bytes."""
+    return len(content.encode("utf-8", "surrogatepass")) + TEMPLATE_TOKENS
+
+
+def worst_case_usd(prices: PriceTable, worker: WorkerEndpoint, content: str) -> float:
+    """The most that one attempt can cost: the longest input that the message can be, and the longest answer allowed."""
+    return prices.cost_usd(worker.id, input_bound(content), worker.max_output_tokens) or 0.0
 
 
 def request_digest(worker: WorkerEndpoint, worker_seed: str, request: WorkerRequest) -> str:

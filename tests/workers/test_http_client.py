@@ -103,7 +103,8 @@ async def test_reply_carries_request_identity_usage_cost_and_reason():
 async def test_request_body_is_the_papers_decoding_and_nothing_else():
     seen = []
     server = await serve(lambda call: seen.append(call) or Completion("ok", 1, 1))
-    client = virtual_client(server.base_url, extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+    extra_body = {"chat_template_kwargs": {"enable_thinking": False}}
+    client = virtual_client(server.base_url, extra_body=extra_body, stream="never")
     await client.call(request("the message"))
     await client.close()
     await server.close()
@@ -116,6 +117,7 @@ async def test_request_body_is_the_papers_decoding_and_nothing_else():
             max_tokens=4096,
             temperature=0.2,
             extra={"chat_template_kwargs": {"enable_thinking": False}},
+            attempt=1,
         )
     ]
 
@@ -183,8 +185,12 @@ async def test_no_usage_is_an_ok_call_without_cost(tmp_path):
     assert (call.status, call.output) == (CallStatus.OK, "echo hi")
     assert (call.input_tokens, call.output_tokens, call.cost_usd) == (None, None, None)
     assert client.usage_missing == {"worker_1": 1}
-    records, _ = read_ledger(ledger.path)
-    assert [(r["kind"], r["accepted"], r["cost_usd"]) for r in records] == [("call", True, None)]
+    sent, attempt, booked = read_ledger(ledger.path)[0]
+    assert attempt["cost_usd"] is None and attempt["unknown_usd"] == sent["worst_case_usd"] > 0
+    assert [(r["kind"], r["accepted"], r["cost_usd"]) for r in (attempt, booked)] == [
+        ("attempt", True, None),
+        ("call", True, None),
+    ]
 
 
 async def test_refusing_loopback_worker_stops_the_run_at_its_first_request():
@@ -271,7 +277,7 @@ async def test_bad_request_is_sent_once_and_reported_in_the_servers_words(tmp_pa
     assert [record.getMessage() for record in caplog.records] == [
         "worker_1: call failed (client_error): status 404: model 'm' does not exist"
     ]
-    assert read_ledger(ledger.path)[0][0]["detail"] == "status 404: model 'm' does not exist"
+    assert read_ledger(ledger.path)[0][1]["detail"] == "status 404: model 'm' does not exist"
 
 
 async def test_six_rate_limits_with_retry_after_are_waited_out():
@@ -464,7 +470,8 @@ async def test_after_500_cancelled_calls_64_parallel_calls_still_work(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl")
     hang = True
     server = await serve(echo, faults=lambda call, attempt: Fault.HANG if hang else None)
-    client = HttpWorkerClient([endpoint(server.base_url, max_concurrent=64)], PRICES, ledger)
+    config = ClientConfig(adaptive_concurrency=False)
+    client = HttpWorkerClient([endpoint(server.base_url, max_concurrent=64)], PRICES, ledger, config)
     tasks = [asyncio.create_task(client.call(request(call=i))) for i in range(500)]
     while sum(client.in_flight.values()) < 64 or server.requests < 64:
         await asyncio.sleep(0.01)
@@ -474,8 +481,10 @@ async def test_after_500_cancelled_calls_64_parallel_calls_still_work(tmp_path):
     assert all(isinstance(result, asyncio.CancelledError) for result in results)
     assert client.in_flight == {"worker_1": 0}
     records, _ = read_ledger(ledger.path)
-    assert len(records) == 64  # those that had been sent; the queued ones cost nothing
-    assert {(r["kind"], r["status"], r["accepted"]) for r in records} == {("call", "cancelled", False)}
+    calls = [r for r in records if r["kind"] == "call"]
+    assert len(calls) == 64  # those that had been sent; the queued ones cost nothing
+    assert {(r["status"], r["accepted"]) for r in calls} == {("cancelled", False)}
+    assert [r["failure"] for r in records if r["kind"] == "attempt"] == ["cancelled"] * 64
 
     hang = False
     calls = await asyncio.wait_for(
@@ -500,7 +509,8 @@ async def test_cancelling_during_back_off_returns_the_permit_and_books_once(tmp_
     assert client.in_flight == {"worker_1": 0}
     await client.close()
     await server.close()
-    assert [(r["kind"], r["status"]) for r in read_ledger(ledger.path)[0]] == [("call", "cancelled")]
+    records, _ = read_ledger(ledger.path)
+    assert [(r["kind"], r.get("status")) for r in records] == [("sent", None), ("call", "cancelled")]
 
 
 def test_client_made_outside_a_loop_works_in_one_loop_after_another(recwarn):
