@@ -11,6 +11,8 @@ import re
 import pytest
 
 from rw.evaluation.comparison import comparison_table
+from rw.workers.endpoint_file import load_endpoints
+from rw.workers.pricing import PriceTable
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "configs" / "results"
@@ -61,6 +63,15 @@ def test_sentences_hold_the_recorded_figures():
 def test_the_plots_are_there():
     for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README):
         assert (ROOT / path).read_bytes().startswith(b"\x89PNG"), path
+
+
+def test_workers_of_the_readme_load(tmp_path):
+    blocks = re.findall(r"^```yaml\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 4
+    for block_text in blocks:
+        (tmp_path / "workers.yaml").write_text(block_text, encoding="utf-8")
+        (worker,) = load_endpoints(tmp_path / "workers.yaml")
+        PriceTable.from_endpoints([worker])
 
 
 def test_times_are_those_of_the_recorded_runs():
