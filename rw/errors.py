@@ -45,6 +45,12 @@ class BudgetExhaustedError(RwError):
     exit_code = 5
 
 
+class OutageError(RwError):
+    """So many rollouts were lost to infrastructure that nothing may be made of the rest."""
+
+    exit_code = 6
+
+
 class JournalError(WorkdirError):
     """A journal that is damaged, or of another run, prompts, Workers, prices or tokenizer."""
 

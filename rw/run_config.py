@@ -27,8 +27,8 @@ WORKER_MAY_CHANGE = (
 
 # Keys in which a continued run may differ from the one that made its checkpoints.
 MAY_CHANGE = (
-    "steps", "checkpoint.*", "evaluation.*", "log.*", "rollout.*", "client.*", "budget.*", "workers.latency_*",
-    "workers.fault_rate", "workers.file", "workers.cassette*", "workers.allow_live",
+    "steps", "journal.*", "checkpoint.*", "evaluation.*", "log.*", "rollout.*", "client.*", "budget.*",
+    "workers.latency_*", "workers.fault_rate", "workers.file", "workers.cassette*", "workers.allow_live",
     *(f"workers.endpoints.*.{name}" for name in WORKER_MAY_CHANGE),
 )  # fmt: skip
 
@@ -222,13 +222,27 @@ class RolloutConfig:
     concurrency: int = 256
     deadline_s: float | None = 1800.0  # wall clock a rollout; None: no limit; not applied with deterministic=True
     scorer_timeout_s: float = 60.0
+    max_lost: float = 0.5  # share of a batch's rollouts lost to infrastructure beyond which the run stops; 1: never
 
     def __post_init__(self):
         _require_at_least(self, "rollout.", 1, "concurrency")
+        if not 0 <= self.max_lost <= 1:
+            raise ConfigError(f"rollout.max_lost={self.max_lost} must lie in [0, 1]")
         for name in ("deadline_s", "scorer_timeout_s"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"rollout.{name}={value} must be > 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class JournalConfig:
+    """The record from which a killed run goes on in mid-step. It cannot be switched off: it keeps what was paid for."""
+
+    segment_s: float = 5.0  # what a lost machine, or a bucket as workdir, can lose; a killed process loses nothing
+
+    def __post_init__(self):
+        if not self.segment_s > 0:
+            raise ConfigError(f"journal.segment_s={self.segment_s} must be > 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,6 +325,7 @@ class RunConfig:
     schedule: ScheduleConfig = ScheduleConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     batch: BatchConfig = BatchConfig()
+    journal: JournalConfig = JournalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     log: LogConfig = LogConfig()

@@ -185,6 +185,18 @@ class Checkpoints:
             raise CheckpointError(f"{where} was made with another config: {'; '.join(changes)}; use a new workdir")
 
 
+def lasting_fingerprint(config: Mapping[str, Any], may_change: Sequence[str] = ()) -> str:
+    """`config_fingerprint` of the dotted keys in which a continued run may not differ."""
+    config = json.loads(json.dumps(config))
+    return config_fingerprint(
+        {
+            key: value
+            for key, value in _flatten(config).items()
+            if not any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change)
+        }
+    )
+
+
 def config_changes(old: Mapping[str, Any], new: Mapping[str, Any], may_change: Sequence[str] = ()) -> list[str]:
     """`key: old → new` for every dotted key that differs and matches no pattern of `may_change`, sorted by key."""
     before, after = _flatten(old), _flatten(new)

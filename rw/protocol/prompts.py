@@ -5,6 +5,8 @@ Only the headings of a Worker's message are fixed here, since simulated Workers 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -77,6 +79,11 @@ class Prompts:
             return cls(_flatten(tomllib.loads((directory / FILE).read_text(encoding="utf-8"))), str(directory / FILE))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{directory / FILE}: {error}") from error
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 (hex) of all texts."""
+        return hashlib.sha256(json.dumps(self._texts, sort_keys=True).encode()).hexdigest()
 
     @property
     def marker(self) -> str:
