@@ -19,6 +19,7 @@ COMMANDS = {
 
 # Short for an override: (key, text).
 FLAGS = {"--allow-live": ("workers.allow_live", "true")}
+DRY_RUN = "--dry-run"  # of train and warmstart
 OVERRIDES = "Any value of the config can be set as --config.section.key=value, e.g. --config.steps=20."
 
 
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry of the console command; returns the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
-        print("usage: rw train|warmstart --config FILE [--workdir DIR] [--config.a.b=value ...]")
+        print("usage: rw train|warmstart --config FILE [--workdir DIR] [--dry-run] [--config.a.b=value ...]")
         print("       rw report WORKDIR... [--out DIR]")
         print("       rw ledger WORKDIR... [--csv FILE] [--json FILE]\n")
         print("\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items()))
@@ -46,11 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return entry(rest)
 
 
-def run_entry(name: str, argv: Sequence[str], body: Callable[[str, list[tuple[str, str]], str], int]) -> int:
-    """Parses `--config`, `--workdir` and overrides, runs `body(config path, overrides, workdir)`, reports RwErrors."""
+Body = Callable[[str, list[tuple[str, str]], str], int]  # (config path, overrides, workdir) -> exit code
+
+
+def run_entry(name: str, argv: Sequence[str], body: Body, dry_run: Body | None = None) -> int:
+    """Parses `--config`, `--workdir` and overrides, runs `body` or, with `--dry-run`, `dry_run`; reports RwErrors."""
     try:
         path, overrides, workdir = parse_arguments(name, argv)
-        return body(path, overrides, workdir)
+        return (dry_run if dry_run and DRY_RUN in argv else body)(path, overrides, workdir)
     except RwError as error:
         print(f"rw {name}: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -63,6 +67,8 @@ def parse_arguments(name: str, argv: Sequence[str]) -> tuple[str, list[tuple[str
     )
     parser.add_argument("--config", required=True, help="Python file with get_config(), e.g. configs/quickstart.py")
     parser.add_argument("--workdir", default="", help="directory of the run (default: runs/<config name>)")
+    if name in ("train", "warmstart"):
+        parser.add_argument(DRY_RUN, action="store_true", help="estimate calls and USD; call nobody, change nothing")
     known, rest = parser.parse_known_args(argv)
     overrides = []
     while rest:

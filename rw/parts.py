@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 
@@ -35,6 +36,7 @@ from rw.simulation import skills
 from rw.simulation.workers import SimulatedWorld
 from rw.types import Group, Mode, Query, WorkerCall, WorkerCard
 from rw.workdir import Workdir
+from rw.workers.budget import Budget
 from rw.workers.cassette import Cassette, CassettePlayer, CassetteRecorder, made_of
 from rw.workers.config import WorkerEndpoint
 from rw.workers.disturbances import faults_at_rate, lognormal_latency
@@ -45,6 +47,7 @@ from rw.workers.loopback import serve
 from rw.workers.pricing import PriceTable
 from rw.workers.replay_pool import recorded_endpoints, recorded_handler
 from rw.workers.request import request_digest
+from rw.workers.usage import UsageCheck, UsageCheckedClient
 
 TOKENIZERS = {
     "qwen3": "qwen3_tokenizer.json.xz",
@@ -60,7 +63,8 @@ QueryBatches = Callable[[int, int], list[Query]]  # (data batch index b, queries
 
 @dataclasses.dataclass
 class Parts:
-    """What a run needs besides its router. `client` asks Workers, or a cassette; `ledger` records money."""
+    """What a run needs besides its router. `client` asks Workers, or a cassette; `ledger` records money, `budget` has
+    its caps."""
 
     config: RunConfig
     workdir: Workdir
@@ -72,6 +76,8 @@ class Parts:
     worker_ids: tuple[str, ...]
     client: WorkerClient
     ledger: Ledger
+    budget: Budget
+    usage: UsageCheck
     scorer: Scorer
     device: DeviceThread
 
@@ -83,6 +89,20 @@ class Parts:
             yield
         finally:
             self.ledger.run = run
+
+    @contextlib.contextmanager
+    def budgeted_as_step(self, step: int) -> Iterator[None]:
+        """Calls made inside count against the cap of that step of training."""
+        self.budget.begin_step(step)
+        self.budget.rebalance([self.budget.report()], host=0)  # one process runs all rollouts
+        try:
+            yield
+        finally:
+            self.budget.end_step()
+
+    def spending_metrics(self) -> dict[str, Any]:
+        """What the run has spent so far, which cap that is nearest to, and how Workers count tokens."""
+        return {**self.ledger.spent.metrics(), **self.budget.metrics(), **self.usage.metrics()}
 
     async def collect(
         self,
@@ -124,7 +144,9 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
         endpoints, cards = await open_workers(config, stack)
         ledger = Ledger(workdir.file("ledger.jsonl"), run=workdir.path.name)
         stack.callback(ledger.close)
-        client = open_recorded_client(config, endpoints, ledger, stack)
+        budget = Budget(config.budget, ledger.spent)
+        usage = UsageCheck(lambda text: len(codec.encode_text(text)))
+        client = open_recorded_client(config, endpoints, ledger, stack, budget, usage)
         stack.push_async_callback(client.close)
         scorer = await stack.enter_async_context(Scorer(timeout_s=config.rollout.scorer_timeout_s))
         device = DeviceThread()
@@ -146,6 +168,8 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
             worker_ids=tuple(card.id for card in cards),
             client=client,
             ledger=ledger,
+            budget=budget,
+            usage=usage,
             scorer=scorer,
             device=device,
         )
@@ -199,39 +223,60 @@ def check_vocabulary(config: RunConfig, codec: TokenCodec) -> None:
         )
 
 
+def worker_endpoints(config: RunConfig, base_url: str = "http://127.0.0.1/v1") -> tuple[WorkerEndpoint, ...]:
+    """The run's Workers; `base_url` is where those of a simulated or replayed pool are served."""
+    if config.workers.kind == "http":
+        return config.workers.endpoints
+    if config.workers.kind == "simulated":
+        return skills.endpoints(base_url)
+    return recorded_endpoints(base_url, replay.NQ6_MODELS)
+
+
 async def open_workers(
     config: RunConfig, stack: contextlib.AsyncExitStack
 ) -> tuple[tuple[WorkerEndpoint, ...], tuple[WorkerCard, ...]]:
     """Endpoints and cards; a simulated or replayed pool is started on loopback and stopped with the stack."""
     workers = config.workers
     if workers.kind == "http":
-        return workers.endpoints, tuple(WorkerCard(worker.id, worker.description) for worker in workers.endpoints)
+        return worker_endpoints(config), tuple(worker.card for worker in workers.endpoints)
     if workers.kind == "simulated":
         base_url = await _serve(config, SimulatedWorld(workers.world_seed).handler, skills.WORKER_IDS, stack)
-        return skills.endpoints(base_url), skills.cards()
+        return worker_endpoints(config, base_url), skills.cards()
     _, cards, answers = replay.load_nq6()
     models = [model.model for model in replay.NQ6_MODELS]
     base_url = await _serve(config, recorded_handler(answers), models, stack)
-    return recorded_endpoints(base_url, replay.NQ6_MODELS), cards
+    return worker_endpoints(config, base_url), cards
 
 
-def open_client(config: RunConfig, endpoints: Sequence[WorkerEndpoint], ledger: Ledger) -> HttpWorkerClient:
-    """The client of a run for these Workers."""
+def open_client(
+    config: RunConfig,
+    endpoints: Sequence[WorkerEndpoint],
+    ledger: Ledger,
+    budget: Budget | None = None,
+    usage: UsageCheck | None = None,
+) -> WorkerClient:
+    """The client of a run for these Workers, within the budget and under the eye of the usage check."""
     client_config = config.client
     if config.deterministic:  # no wall clock may decide what happens
         client_config = dataclasses.replace(
             client_config, connect_timeout_s=None, attempt_timeout_s=None, call_deadline_s=None
         )
-    return HttpWorkerClient(endpoints, PriceTable.from_endpoints(endpoints), ledger, client_config)
+    client = HttpWorkerClient(endpoints, PriceTable.from_endpoints(endpoints), ledger, client_config, budget=budget)
+    return client if usage is None else UsageCheckedClient(client, usage)
 
 
 def open_recorded_client(
-    config: RunConfig, endpoints: Sequence[WorkerEndpoint], ledger: Ledger, stack: contextlib.AsyncExitStack
+    config: RunConfig,
+    endpoints: Sequence[WorkerEndpoint],
+    ledger: Ledger,
+    stack: contextlib.AsyncExitStack,
+    budget: Budget,
+    usage: UsageCheck,
 ) -> WorkerClient:
     """The client of a run, with its cassette in front of it or instead of it; the stack closes the cassette."""
     workers = config.workers
     if workers.cassette_mode == "off":
-        return open_client(config, endpoints, ledger)
+        return open_client(config, endpoints, ledger, budget, usage)
     PriceTable.from_endpoints(endpoints)  # refuses a Worker without a price, as a client does
     is_recording = workers.cassette_mode == "record"
     cassette = Cassette(
@@ -253,7 +298,9 @@ def open_recorded_client(
 
     if _is_replay_alone(config):
         return CassettePlayer(cassette, digest, label, on_replay)
-    recorder = CassetteRecorder(open_client(config, endpoints, ledger), cassette, digest, label, on_replay)
+    recorder = CassetteRecorder(
+        open_client(config, endpoints, ledger, budget, usage), cassette, digest, label, on_replay
+    )
     return recorder if is_recording else CassettePlayer(cassette, digest, label, on_replay, live=recorder)
 
 

@@ -48,11 +48,15 @@ def step_line(row: Mapping[str, Any], step: int, steps: int, cold_start: bool) -
         "/".join(_number(row, f"{name}/{word}", ".2f") for word in ("single", "multi", "agentic"))
         for name in ("mode/sampled_freq", "infra/excluded_frac")
     )
+    spent, unknown = _number(row, "cost/spent_usd", ".4g"), row.get("cost/unknown_usd")
+    unreported = f" ({unknown:.2g} unknown)" if unknown else ""
+    of_cap = f", {row['cost/cap_share']:.0%} of {row['cost/cap']}" if row.get("cost/cap") else ""
     uneven = f" (uneven by mode: {lost})" if row.get("infra/excluded_unevenly") else ""
     return (
         f"step {step}/{steps} {phase:<8} accuracy {_number(row, 'accuracy', '.3f')}"
         f"  invalid {_number(row, 'invalid/total', '.2f')}  excluded {_number(row, 'infra/excluded_frac', '.2f')}"
         f"{uneven}  modes {sampled}  cost {_number(row, 'cost/per_rollout', '.2e')} USD"
+        f"  spent {spent} USD{unreported}{of_cap}"
         f"  kl {_number(row, 'loss/kl', '.4f')}  grad {_number(row, 'grad_norm', '.3f')}"
         f"  {row['perf/step_s']:.2f} s (rollout {row['perf/rollout_s']:.2f}, train {row['perf/train_s']:.2f})"
     )

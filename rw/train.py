@@ -31,6 +31,7 @@ from rw.core import schedule
 from rw.core.advantage_contract import check_advantage, recorded_name
 from rw.core.advantages import ADVANTAGES, AdvantageConfig, AdvantageFunction, resolve
 from rw.core.diagnostics import group_metrics, reward_metrics
+from rw.dry_run import dry_run_training
 from rw.evaluate import FinalEvaluation, GreedyRouter, Validation, trained_router
 from rw.evaluation.report import print_report, write_report
 from rw.initial import initial_router
@@ -53,7 +54,12 @@ from rw.types import Group, Mode, Query, TrainState
 def main(argv: Sequence[str] | None = None) -> int:
     """`rw train`; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    return run_entry("train", argv, lambda path, overrides, workdir: train(load_config(path, overrides), workdir))
+    return run_entry(
+        "train",
+        argv,
+        lambda path, overrides, workdir: train(load_config(path, overrides), workdir),
+        lambda path, overrides, workdir: dry_run_training(load_config(path, overrides), workdir),
+    )
 
 
 def train(config: RunConfig, workdir_path: str, advantage: AdvantageFunction | None = None) -> int:
@@ -218,7 +224,7 @@ class Trainer:
 
     async def roll_out(self, plan: BatchPlan) -> list[Group]:
         """K rollouts of every query of the batch, scored; then the caches' memory goes to the learner."""
-        with progress.rollouts(f"step {plan.step}") as on_progress:
+        with progress.rollouts(f"step {plan.step}") as on_progress, self.parts.budgeted_as_step(plan.step):
             groups = await self.parts.collect(
                 self.engine,
                 plan.queries,
@@ -281,6 +287,7 @@ class Trainer:
             spent_before_usd=self.spent_usd,
             retry_cost=reward.retry_cost,
         )
+        row |= self.parts.spending_metrics()
         row |= {f"sampler/{name}": value for name, value in self.engine.stats().items()}
         row |= {"rho_b": plan.forced_ratio, "data/batch_index": plan.data_batch_index}
         row |= {"data/unique_queries": len(plan.queries)}

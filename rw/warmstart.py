@@ -22,6 +22,7 @@ from rw import progress
 from rw.cli import run_entry
 from rw.config import as_dict, load_config
 from rw.core.schedule import forced_modes, is_forced
+from rw.dry_run import dry_run_warm_start
 from rw.errors import CheckpointError, ConfigError, DataError
 from rw.interrupts import Interrupts
 from rw.learner.checkpoint import load_params, save_params
@@ -43,7 +44,12 @@ from rw.workers.loopback import serve
 def main(argv: Sequence[str] | None = None) -> int:
     """`rw warmstart`; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    return run_entry("warmstart", argv, lambda path, overrides, workdir: start(load_config(path, overrides), workdir))
+    return run_entry(
+        "warmstart",
+        argv,
+        lambda path, overrides, workdir: start(load_config(path, overrides), workdir),
+        lambda path, overrides, workdir: dry_run_warm_start(load_config(path, overrides), workdir),
+    )
 
 
 def start(config: RunConfig, workdir_path: str) -> int:

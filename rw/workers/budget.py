@@ -123,6 +123,14 @@ class Budget:
         """Worst case of the calls in flight."""
         return self._run.reserved / PICO
 
+    def metrics(self) -> dict[str, float | str]:
+        """`cost/cap`: the cap of the run or of a Worker that is used most, `cost/cap_share`: the spent part of it."""
+        caps = [account for account in (self._run, *self._workers.values()) if account.limit]
+        if not caps:
+            return {}
+        nearest = max(caps, key=lambda account: account.spent / account.limit)
+        return {"cost/cap": nearest.key, "cost/cap_share": nearest.spent / nearest.limit}
+
     async def reserve(self, worker_id: str, worst_case_usd: float) -> None:
         """Waits until an attempt of this worst case may be sent; `settle` must follow, once, whatever becomes of it.
 

@@ -40,6 +40,14 @@ class Spent:
             if phase(record) == "training":
                 self.by_step_usd[step] = self.by_step_usd.get(step, 0.0) + usd
 
+    def metrics(self) -> dict[str, float]:
+        """`cost/spent_usd` since the run first began, `cost/unknown_usd` of it, and `cost/replayed_usd` besides."""
+        return {
+            "cost/spent_usd": self.total_usd,
+            "cost/unknown_usd": self.unknown_usd,
+            "cost/replayed_usd": self.replayed_usd,
+        }
+
 
 @dataclasses.dataclass
 class Summary:

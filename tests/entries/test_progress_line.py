@@ -15,6 +15,7 @@ ROW = {
     "mode/sampled_freq/multi": 0.25,
     "mode/sampled_freq/agentic": 0.25,
     "cost/per_rollout": 0.002,
+    "cost/spent_usd": 1.25,
     "loss/kl": 0.0,
     "perf/step_s": 3.0,
     "perf/rollout_s": 2.0,
@@ -25,8 +26,14 @@ ROW = {
 def test_a_step_in_one_line():
     assert step_line(ROW, 7, 90, cold_start=False) == (
         "step 7/90 rho 0.50 accuracy 0.250  invalid 0.12  excluded 0.10  modes 0.50/0.25/0.25  cost 2.00e-03 USD"
-        "  kl 0.0000  grad -  3.00 s (rollout 2.00, train 1.00)"
+        "  spent 1.25 USD  kl 0.0000  grad -  3.00 s (rollout 2.00, train 1.00)"
     )
+
+
+def test_spending_is_told_with_its_unknown_part_and_the_nearest_cap():
+    caps = {"cost/unknown_usd": 0.5, "cost/cap": "budget.run_usd", "cost/cap_share": 0.125}
+    line = step_line(ROW | caps, 7, 90, cold_start=False)
+    assert "  spent 1.25 USD (0.5 unknown), 12% of budget.run_usd  kl" in line
 
 
 def test_uneven_exclusions_are_told_by_mode():

@@ -1,0 +1,271 @@
+"""`--dry-run`: prints what a run may cost before its first call, and what its caps make of that.
+
+Reads the config, its queries and tokenizer, and the workdir's ledger where there is one. Calls no Worker, needs no key,
+takes no lock and writes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from rich.console import Console
+
+from rw.core.schedule import forced_ratio
+from rw.estimate import ASSUMPTIONS, MEASURED_FROM, Estimate, Lengths, Phase, Range, WorkerTerms, estimate
+from rw.evaluation.arms import scripted_routers
+from rw.evaluation.spending_tables import Books
+from rw.evaluation.table import Table, print_one
+from rw.parts import check_vocabulary, held_out_queries, load_codec, query_batches, worker_endpoints
+from rw.protocol.prompts import Prompts
+from rw.run_config import RunConfig
+from rw.types import Mode, Query, Role
+from rw.workers.ledger import read_ledger
+from rw.workers.pricing import PriceTable
+from rw.workers.request import worst_case_usd
+from rw.workers.spending import Record, phase, summarise
+
+BATCHES = 4  # of the training questions, whose tokens are counted
+ESTIMATES = ("low", "typical", "worst")
+HEADS = ("calls low", *ESTIMATES[1:], "USD low", *ESTIMATES[1:])
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What the workdir's ledger says of an earlier part of this run."""
+
+    usd_by_worker: Mapping[str, tuple[float, int]] = dataclasses.field(default_factory=dict)  # (mean of a call, calls)
+    calls_by_mode: Mapping[Mode, float] = dataclasses.field(default_factory=dict)  # mean of a rollout
+    spent_usd: float = 0.0
+    unknown_usd: float = 0.0
+
+
+def dry_run_training(config: RunConfig, workdir_path: str) -> int:
+    """Estimates a whole run; returns 0, or 2 where a cap cannot be enough."""
+    warm = [] if warm_start_is_there(config, workdir_path) else [warm_start_phase(config)]
+    return _dry_run(config, workdir_path, [*warm, *run_phases(config)])
+
+
+def dry_run_warm_start(config: RunConfig, workdir_path: str) -> int:
+    """Estimates a warm start; returns 0, or 2 where a cap cannot be enough."""
+    there = warm_start_is_there(config, workdir_path)
+    return _dry_run(config, workdir_path, [] if there else [warm_start_phase(config)])
+
+
+def _of_worker(measured: Measured, worker_id: str) -> tuple[float | None, int]:
+    return measured.usd_by_worker.get(worker_id, (None, 0))
+
+
+def _dry_run(config: RunConfig, workdir_path: str, phases: Sequence[Phase]) -> int:
+    endpoints = worker_endpoints(config)
+    prices = PriceTable.from_endpoints(endpoints)
+    measured = read_measured(workdir_path, config.warmstart.policy == "drills")
+    lengths, content = count_tokens(config)
+    terms = [
+        WorkerTerms(worker.id, prices[worker.id], worker.max_output_tokens, *_of_worker(measured, worker.id))
+        for worker in endpoints
+    ]
+    shows_previous = config.protocol.multi_previous == "reply"
+    found = estimate(phases, terms, lengths, shows_previous, measured.calls_by_mode)
+    reserved = {worker.id: worst_case_usd(prices, worker, content) for worker in endpoints}
+    shortfalls, remarks = judge_caps(config, found, reserved)
+    console = Console(highlight=False, soft_wrap=True)
+    for table in (phase_table(found), mode_table(found), worker_table(found, terms)):
+        print_one(table, console)
+    for sentence in (*notes(config, lengths, measured, terms), *remarks, *shortfalls):
+        console.print(sentence, markup=False)
+    console.print("Nothing was sent and nothing was spent.", markup=False)
+    return 2 if shortfalls else 0
+
+
+def warm_start_is_there(config: RunConfig, workdir_path: str) -> bool:
+    """Whether the run begins from parameters that exist, so that no demonstration is collected."""
+    workdir = pathlib.Path(workdir_path)
+    kept = (workdir / "reference", pathlib.Path(config.init.path or workdir / "warmstart"))
+    return config.init.source != "warmstart" or any(path.exists() for path in kept)
+
+
+def warm_start_phase(config: RunConfig) -> Phase:
+    """The demonstrations; drills are answered by Workers of our own."""
+    rollouts = config.warmstart.steps * config.warmstart.queries_per_batch
+    forced = rollouts * config.warmstart.forced_share
+    return Phase("warm start", forced, rollouts - forced, config.warmstart.policy == "drills")
+
+
+def run_phases(config: RunConfig) -> list[Phase]:
+    """Training, validations and the final evaluation."""
+    schedule, evaluation = config.schedule, config.evaluation
+    bounds = (schedule.cold_batches, schedule.autonomous_from) if schedule.progressive else (0, 0)
+    assigned = sum(forced_ratio(b, *bounds) for b in range(config.steps)) / config.steps
+    rollouts = config.steps * config.queries_per_batch * config.rollouts_per_query
+    validation, test = (len(queries) for queries in held_out_queries(config))
+    validated = {*range(0, config.steps, evaluation.every), config.steps} if evaluation.every else ()
+    arms = evaluation.arms
+    routers = sum(arm in arms for arm in ("trained", "warm_start"))
+    if config.workers.kind == "simulated":  # elsewhere these arms are known without a call
+        routers += len(scripted_routers(arms))
+    return [
+        Phase("training", rollouts * assigned, rollouts * (1 - assigned)),
+        Phase("validation", 0, len(validated) * validation),
+        Phase("final evaluation", test * len(Mode) if "forced" in arms else 0, test * routers),
+    ]
+
+
+def count_tokens(config: RunConfig) -> tuple[Lengths, str]:
+    """Lengths of the first batches of questions and of those held out, and a Worker's message with the longest."""
+    codec, prompts = load_codec(config.tokenizer.path), Prompts.load(config.protocol.templates)
+    check_vocabulary(config, codec)
+    batches, size = query_batches(config), config.queries_per_batch
+    queries: list[Query] = [query for b in range(min(BATCHES, config.steps)) for query in batches(b, size)]
+    for held_out in held_out_queries(config):
+        queries += held_out
+    lengths = [len(codec.encode_text(query.prompt)) for query in queries]
+    roles: Mapping[Mode, Iterable[Role | None]] = {Mode.SINGLE: [None], Mode.MULTI: [None], Mode.AGENTIC: Role}
+    frame = {
+        mode: float(np.mean([len(codec.encode_text(prompts.worker_message("", "", role))) for role in roles[mode]]))
+        for mode in Mode
+    }
+    longest = queries[int(np.argmax(lengths))].prompt
+    found = Lengths(float(np.mean(lengths)), float(max(lengths)), frame, float(config.protocol.response_budget))
+    return found, prompts.worker_message(longest, "")
+
+
+def read_measured(workdir_path: str | os.PathLike[str], drills: bool) -> Measured:
+    """Mean cost of an answered call by Worker, with all that its attempts cost; nothing where there is no ledger."""
+    try:
+        records, _ = read_ledger(pathlib.Path(workdir_path) / "ledger.jsonl")
+    except OSError:
+        return Measured()
+    total = Books.of("", records).total
+    asked = [record for record in records if not (drills and phase(record) == "warm start")]
+    by_worker = summarise(asked, lambda record: record["worker"])
+    means = {
+        worker: (found.spent_usd / found.calls, found.calls)
+        for worker, found in by_worker.items()
+        if found.calls >= MEASURED_FROM
+    }
+    return Measured(means, calls_by_mode(asked), total.spent_usd, total.unknown_usd)
+
+
+def calls_by_mode(records: Iterable[Record]) -> dict[Mode, float]:
+    """Mean answered calls of the rollouts that made any, for modes of which enough rollouts are known."""
+    rollouts: dict[str, dict[tuple, set[tuple]]] = {}
+    for record in records:
+        if record["kind"] == "call" and record["accepted"] and record.get("mode"):
+            rollout = tuple(record[name] for name in ("run", "step", "group", "rollout"))
+            calls = rollouts.setdefault(record["mode"], {}).setdefault(rollout, set())
+            calls.add((record["turn"], record["call"]))
+    by_mode = {mode: [len(calls) for calls in rollouts.get(mode.word, {}).values()] for mode in Mode}
+    return {mode: sum(counts) / len(counts) for mode, counts in by_mode.items() if len(counts) >= MEASURED_FROM}
+
+
+def judge_caps(config: RunConfig, found: Estimate, reserved: Mapping[str, float]) -> tuple[list[str], list[str]]:
+    """(caps that cannot be enough, remarks on those that may not be).
+
+    Args:
+        reserved: by Worker, what has to be free under every cap before its shortest call is sent.
+    """
+    budget, shortfalls, remarks = config.budget, [], []
+    training = next((usd for phase, _, usd in found.phases if phase.name == "training"), Range(0, 0, 0))
+    for key, cap_usd, usd in (
+        ("budget.run_usd", budget.run_usd, found.usd),
+        ("budget.step_usd", budget.step_usd, training * (1 / config.steps)),
+    ):
+        if cap_usd is None:
+            continue
+        said = f"{key}={cap_usd:g} USD, estimated {' / '.join(amount(getattr(usd, name)) for name in ESTIMATES)}"
+        if cap_usd < usd.low:
+            shortfalls.append(f"{said}: not enough for the low estimate; raise {key}.")
+        else:
+            name = next((name for name in ESTIMATES if cap_usd < getattr(usd, name)), None)
+            remarks.append(f"{said}: {'enough for the worst.' if name is None else f'below the {name} estimate.'}")
+    shortfalls += [
+        f"{key}={cap_usd:g} USD: no call to {', '.join(too_dear)} could be sent, since one may cost up to "
+        f"{amount(most)}; raise {key}, or lower max_output_tokens."
+        for key, cap_usd, too_dear, most in _too_low_for_one_call(config, reserved)
+    ]
+    return shortfalls, remarks
+
+
+def _too_low_for_one_call(
+    config: RunConfig, reserved: Mapping[str, float]
+) -> list[tuple[str, float, list[str], float]]:
+    """(key, cap, Workers that it keeps from being asked even once, the most that a call to one of them may cost)."""
+    budget = config.budget
+    found: dict[tuple[str, float], dict[str, float]] = {}
+    for worker_id, usd in reserved.items():
+        own = budget.of_worker(worker_id)
+        for key, cap_usd in (("budget.run_usd", budget.run_usd), ("budget.step_usd", budget.step_usd), own):
+            if cap_usd is not None and cap_usd < usd:
+                found.setdefault((key, cap_usd), {})[worker_id] = usd
+    return [(*cap, list(workers), max(workers.values())) for cap, workers in found.items()]
+
+
+def phase_table(found: Estimate) -> Table:
+    """Calls and USD of every phase, and of the run."""
+    rows = [
+        (part.name, f"{part.rollouts:,.0f}", *_cells(calls, "{:,.0f}"), *_cells(usd))
+        for part, calls, usd in found.phases
+    ]
+    total = f"{sum(part.rollouts for part, _, _ in found.phases):,.0f}"
+    rows.append(("all", total, *_cells(found.calls, "{:,.0f}"), *_cells(found.usd)))
+    columns = ("phase", "rollouts", *HEADS)
+    return Table("Estimate of the whole run", columns, tuple(rows))
+
+
+def mode_table(found: Estimate) -> Table:
+    """Calls and USD of one rollout by mode."""
+    rows = [(mode.word, *_cells(found.rollout_calls[mode], "{:g}"), *_cells(found.rollout_usd[mode])) for mode in Mode]
+    columns = ("mode", *HEADS)
+    return Table("One rollout", columns, tuple(rows))
+
+
+def worker_table(found: Estimate, terms: Sequence[WorkerTerms]) -> Table:
+    """USD of one call by Worker, and where the typical one comes from."""
+    rows = [
+        (
+            worker.id,
+            f"{worker.price.input:g}",
+            f"{worker.price.output:g}",
+            *_cells(found.call_usd[worker.id]),
+            f"{worker.measured_calls} calls" if worker.measured_usd is not None else "assumed",
+        )
+        for worker in terms
+    ]
+    columns = ("Worker", "USD/M in", "USD/M out", *HEADS[3:], "typical from")
+    return Table("One call", columns, tuple(rows))
+
+
+def notes(config: RunConfig, lengths: Lengths, measured: Measured, terms: Sequence[WorkerTerms]) -> list[str]:
+    """What the figures rest on."""
+    lines = ["Low, typical and worst assume:", *(f"  - {assumption}" for assumption in ASSUMPTIONS)]
+    lines.append(
+        f"Questions: {lengths.question_mean:.0f} tokens on average and {lengths.question_longest:.0f} at most, by the "
+        "router's tokenizer, of the first batches and those held out."
+    )
+    known = sum(worker.measured_usd is not None for worker in terms)
+    if measured.spent_usd or known:
+        modes = ", ".join(mode.word for mode in measured.calls_by_mode) or "none"
+        lines.append(
+            f"This workdir's ledger holds {amount(measured.spent_usd)} USD of spending ({amount(measured.unknown_usd)} "
+            f"unknown). Typical figures are as measured there, retries included, for the calls to {known} of "
+            f"{len(terms)} Workers and for the number of calls in modes: {modes}."
+        )
+    if config.workers.kind != "http":
+        lines.append("These Workers are served on loopback: the amounts are nominal and nobody is paid.")
+    if config.workers.cassette_mode == "replay":
+        lines.append("Calls are answered from the cassette: only those that it lacks are paid, with --allow-live.")
+    return lines
+
+
+def amount(usd: float) -> str:
+    """USD with three digits."""
+    return f"{usd:,.0f}" if usd >= 1000 else f"{usd:.3g}"
+
+
+def _cells(found: Range, form: str | None = None) -> tuple[str, ...]:
+    values = [getattr(found, name) for name in ESTIMATES]
+    return tuple(amount(value) if form is None else form.format(value) for value in values)
