@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +17,9 @@ MAX_TOKENS_KEYS = ("max_tokens", "max_completion_tokens")
 STREAM_CHOICES = ("auto", "always", "never")
 # What the client itself sets, cannot read back, or needs to know the most that a call may cost.
 RESERVED_BODY_KEYS = ("model", "messages", "stream", "stream_options", "n", *MAX_TOKENS_KEYS)
+KEY_NAMES = ("api_key", "apikey", "authorization", "access_token")  # what may be in no config
 LONG_ANSWER_TOKENS = 1024  # about half a minute of one decoded token after another
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +60,7 @@ class WorkerEndpoint:
         reserved = [key for key in RESERVED_BODY_KEYS if key in self.extra_body]
         if reserved:
             raise ConfigError(f"Worker {self.id}: extra_body may not set {', '.join(reserved)}; the client does")
-        if self.key_env is not None and self.key_file is not None:
-            raise ConfigError(f"Worker {self.id}: key_env and key_file are both set; a key comes from one place")
+        self._check_key_place()
         for name, allowed in (("stream", STREAM_CHOICES), ("max_tokens_key", MAX_TOKENS_KEYS)):
             if getattr(self, name) not in allowed:
                 raise ConfigError(
@@ -68,6 +70,21 @@ class WorkerEndpoint:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"Worker {self.id}: {name}={value} must be > 0, or None for no limit")
+
+    def _check_key_place(self) -> None:
+        """Configs are kept with every run, so that a key in one would be too; what may be one is not shown."""
+        if self.key_env is not None and self.key_file is not None:
+            raise ConfigError(f"Worker {self.id}: key_env and key_file are both set; a key comes from one place")
+        if self.key_env is not None and not _VARIABLE.fullmatch(self.key_env):
+            raise ConfigError(
+                f"Worker {self.id}: key_env must be the name of an environment variable (letters, digits and _), and "
+                "not the key itself"
+            )
+        for name in _names(self.extra_body):
+            if name.lower().replace("-", "_") in KEY_NAMES:
+                raise ConfigError(
+                    f"Worker {self.id}: extra_body.{name} holds a key; name its place in key_env or key_file"
+                )
 
     @property
     def is_streamed(self) -> bool:
@@ -106,6 +123,17 @@ class ClientConfig:
                 raise ConfigError(f"client.{name}={value} must be > 0, or None for no limit")
         if self.max_body_bytes < 1:
             raise ConfigError(f"client.max_body_bytes={self.max_body_bytes} must be at least 1")
+
+
+def _names(value: Any) -> Iterator[str]:
+    """All keys in nested mappings and lists."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield str(name)
+            yield from _names(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _names(inner)
 
 
 def _check_url(worker_id: str, text: str) -> None:

@@ -1,6 +1,7 @@
 """Config files: every key has a default, unknown keys and values are refused in one line, overrides are typed."""
 
 import copy
+import dataclasses
 import pathlib
 
 import pytest
@@ -9,7 +10,8 @@ from rw import config as configs
 from rw.errors import ConfigError, DataError
 from rw.learner.checkpoint import config_changes
 from rw.parts import held_out_queries, query_batches
-from rw.run_config import MAY_CHANGE
+from rw.run_config import MAY_CHANGE, WORKER_MAY_CHANGE
+from rw.workers.config import WorkerEndpoint
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 TINY = str(ROOT / "tests" / "data" / "configs" / "tiny.py")
@@ -204,6 +206,10 @@ def test_workers_of_a_file_and_of_the_config_are_refused_together(monkeypatch):
         configs.freeze(plain)
     with pytest.raises(ConfigError, match="no file of Workers at 'none.yaml'"):
         configs.load_config(TINY, [*HTTP, ("workers.file", "none.yaml")])
+
+
+def test_what_may_change_of_a_worker_is_there():
+    assert set(WORKER_MAY_CHANGE) < {field.name for field in dataclasses.fields(WorkerEndpoint)}
 
 
 def test_what_a_worker_is_asked_stays_and_how_it_is_reached_may_change(monkeypatch):
