@@ -1,0 +1,98 @@
+"""Is a run's config ready to spend money? `rw doctor --config FILE` asks every Worker a question of a few tokens.
+
+`--no-spend` only looks: names, connections, certificates, keys, lists of models. Pools on loopback are started first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rw import progress
+from rw.cli import DRY_RUN, run_entry
+from rw.config import load_config
+from rw.parts import open_workers, query_batches
+from rw.run_config import RunConfig
+from rw.workers.checkup import GREETING, MOST_COMPLETIONS, REPLY_TOKENS, Finding, State, check_worker, most_usd
+from rw.workers.config import WorkerEndpoint
+from rw.workers.replay_pool import QUESTION_HEADING
+
+NO_SPEND = "--no-spend"
+_STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", State.SKIPPED: "dim"}
+_WIDTH = 140  # of the table where no terminal says otherwise
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`rw doctor`; 0 where every Worker can be used, 1 where one cannot, 2 where the config is refused."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    argv = [DRY_RUN if argument == NO_SPEND else argument for argument in argv]  # the same, under its own name
+    return run_entry(
+        "doctor",
+        argv,
+        lambda path, overrides, _: examine(load_config(path, overrides), spends=True),
+        lambda path, overrides, _: examine(load_config(path, overrides), spends=False),
+    )
+
+
+def examine(config: RunConfig, spends: bool) -> int:
+    """Checks every Worker of a config and prints what was found; the exit code.
+
+    Args:
+        spends: whether Workers are asked for completions, for a few hundredths of a cent at usual prices.
+    """
+    workers, findings = asyncio.run(_check_all(config, spends))
+    found = {worker.id: found for worker, found in zip(workers, findings, strict=True)}
+    print_findings(found)
+    failed = [name for name, each in found.items() if any(one.state is State.FAIL for one in each)]
+    progress.say(f"not ready: {', '.join(failed)}" if failed else f"all {len(found)} Workers can be used")
+    return 1 if failed else 0
+
+
+def print_findings(found: dict[str, list[Finding]]) -> None:
+    """A table of all findings, then the remedies in words."""
+    table = Table("Worker", "check", "", "seen", highlight=False)
+    for worker_id, findings in found.items():
+        for finding in findings:
+            state = Text(finding.state.value, style=_STYLES[finding.state])
+            table.add_row(Text(worker_id), Text(finding.check), state, Text(finding.seen))
+        table.add_section()
+    Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH).print(table)
+    remedies: dict[tuple[str, str, str], list[str]] = {}
+    for worker_id, findings in found.items():
+        for finding in findings:
+            if finding.remedy:
+                remedies.setdefault((finding.check, finding.state, finding.remedy), []).append(worker_id)
+    for (check, state, remedy), worker_ids in remedies.items():
+        progress.say(f"{check} {state} ({', '.join(worker_ids)}): {remedy}")
+
+
+async def _check_all(config: RunConfig, spends: bool) -> tuple[Sequence[WorkerEndpoint], list[list[Finding]]]:
+    live = dataclasses.replace(config.workers, cassette="", cassette_mode="off", allow_live=False)
+    config = dataclasses.replace(config, workers=live)
+    content = GREETING if config.workers.kind == "http" else _known_question(config)
+    async with contextlib.AsyncExitStack() as stack:
+        workers, _ = await open_workers(config, stack)
+        if spends:
+            progress.say(
+                f"at most {MOST_COMPLETIONS} requests for {REPLY_TOKENS} tokens to each of {len(workers)} Workers: "
+                f"{most_usd(workers, content):.6f} USD at most, at the config's prices; {NO_SPEND} leaves them out"
+            )
+        checks = [check_worker(worker, config.client, spends=spends, content=content) for worker in workers]
+        return workers, await asyncio.gather(*checks)
+
+
+def _known_question(config: RunConfig) -> str:
+    """A message that simulated and recorded Workers can answer."""
+    (query,) = query_batches(config)(0, config.queries_per_batch)[:1]
+    return f"{QUESTION_HEADING}\n{query.prompt}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
