@@ -4,6 +4,7 @@ stderr."""
 from __future__ import annotations
 
 import argparse
+import importlib
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -14,12 +15,13 @@ COMMANDS = {
     "train": "train a router; the same command continues a stopped run",
     "warmstart": "supervised training on scripted routers, the start of a training run",
     "report": "tables and plots of one run, or of several side by side, from the files they left",
+    "doctor": "is every Worker there, with key, model, usage and price? asks each one a few tokens",
     "ledger": "what runs have spent, by phase, Worker, mode and step, also while they run",
 }
 
-# Short for an override: (key, text).
-FLAGS = {"--allow-live": ("workers.allow_live", "true")}
 DRY_RUN = "--dry-run"  # of train and warmstart
+ALLOW_LIVE = "--allow-live"  # of these, too: short for --config.workers.allow_live=true
+NO_SPEND = "--no-spend"  # of doctor
 OVERRIDES = "Any value of the config can be set as --config.section.key=value, e.g. --config.steps=20."
 
 
@@ -27,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry of the console command; returns the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
-        print("usage: rw train|warmstart --config FILE [--workdir DIR] [--dry-run] [--config.a.b=value ...]")
+        print("usage: rw train|warmstart --config FILE [--workdir DIR] [--dry-run] [--allow-live] [--config.a.b=v ...]")
+        print("       rw doctor --config FILE [--no-spend] [--config.a.b=v ...]")
         print("       rw report WORKDIR... [--out DIR]")
         print("       rw ledger WORKDIR... [--csv FILE] [--json FILE]\n")
         print("\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items()))
@@ -36,15 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         print(f"rw: unknown command {command!r}; one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    if command == "train":
-        from rw.train import main as entry
-    elif command == "report":
-        from rw.report import main as entry
-    elif command == "ledger":
-        from rw.ledger import main as entry
-    else:
-        from rw.warmstart import main as entry
-    return entry(rest)
+    return importlib.import_module(f"rw.{command}").main(rest)  # each loads only what it needs
 
 
 Body = Callable[[str, list[tuple[str, str]], str], int]  # (config path, overrides, workdir) -> exit code
@@ -69,13 +64,13 @@ def parse_arguments(name: str, argv: Sequence[str]) -> tuple[str, list[tuple[str
     parser.add_argument("--workdir", default="", help="directory of the run (default: runs/<config name>)")
     if name in ("train", "warmstart"):
         parser.add_argument(DRY_RUN, action="store_true", help="estimate calls and USD; call nobody, change nothing")
+        parser.add_argument(ALLOW_LIVE, action="store_true", help="in a replay: ask and pay for what was not recorded")
+    elif name == "doctor":
+        parser.add_argument(NO_SPEND, action="store_true", help="ask Workers for nothing that costs anything")
     known, rest = parser.parse_known_args(argv)
-    overrides = []
+    overrides = [("workers.allow_live", "true")] if ALLOW_LIVE in argv else []
     while rest:
         head = rest.pop(0)
-        if head in FLAGS:
-            overrides.append(FLAGS[head])
-            continue
         if not head.startswith("--config."):
             raise ConfigError(f"unknown argument {head!r}; config values are set as --config.section.key=value")
         key, equals, text = head.removeprefix("--config.").partition("=")

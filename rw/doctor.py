@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rw import progress
-from rw.cli import DRY_RUN, run_entry
+from rw.cli import NO_SPEND, run_entry
 from rw.config import load_config
 from rw.parts import open_workers, query_batches
 from rw.run_config import RunConfig
@@ -24,7 +24,6 @@ from rw.workers.checkup import GREETING, MOST_COMPLETIONS, REPLY_TOKENS, Finding
 from rw.workers.config import WorkerEndpoint
 from rw.workers.replay_pool import QUESTION_HEADING
 
-NO_SPEND = "--no-spend"
 _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", State.SKIPPED: "dim"}
 _WIDTH = 140  # of the table where no terminal says otherwise
 
@@ -32,13 +31,8 @@ _WIDTH = 140  # of the table where no terminal says otherwise
 def main(argv: Sequence[str] | None = None) -> int:
     """`rw doctor`; 0 where every Worker can be used, 1 where one cannot, 2 where the config is refused."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    argv = [DRY_RUN if argument == NO_SPEND else argument for argument in argv]  # the same, under its own name
-    return run_entry(
-        "doctor",
-        argv,
-        lambda path, overrides, _: examine(load_config(path, overrides), spends=True),
-        lambda path, overrides, _: examine(load_config(path, overrides), spends=False),
-    )
+    spends = NO_SPEND not in argv
+    return run_entry("doctor", argv, lambda path, overrides, _: examine(load_config(path, overrides), spends))
 
 
 def examine(config: RunConfig, spends: bool) -> int:

@@ -88,7 +88,7 @@ def identity(line):
 async def test_a_missing_call_stops_the_run_unless_it_may_be_paid_for(tmp_path, monkeypatch):
     path = tmp_path / "calls.jsonl"
     found, _ = await answered(tmp_path / "a", cassette(path, "record", questions=4))
-    with pytest.raises(CassetteError, match="has no reply of worker_. to test_single call 0/4/0/1/0 .*--allow-live"):
+    with pytest.raises(CassetteError, match="has no reply of worker_. to test_single call 0/[45]/0/1/0 .*--allow-live"):
         await answered(tmp_path / "b", cassette(path, "replay"))
     more, ledger = await answered(tmp_path / "c", cassette(path, "replay", live=True))
     assert [outcomes[:4] for outcomes in more] == found
