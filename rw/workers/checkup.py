@@ -183,7 +183,8 @@ class _Checkup:
                 f"did you mean {nearest[0]!r}?" if nearest else f"it lists {', '.join(sorted(entries)[:5]) or 'none'}"
             )
             any_name = any("llamacpp" in str(other.get("owned_by", "")) for other in entries.values())
-            state = State.WARN if any_name else State.FAIL  # llama.cpp answers to every name
+            state = State.WARN if any_name else State.FAIL  # llama.cpp answers to every name, with the model it has
+            entry = next(iter(entries.values())) if any_name and len(entries) == 1 else None
             self._add("model", state, f"{name!r} is not on the server's list", f"correct model; {self._masked(hint)}")
         else:
             self._add("model", State.OK, "listed")

@@ -227,7 +227,8 @@ def test_the_doctor_says_no_key(workers, overrides, tmp_path, capfd, caplog):
 
 
 @pytest.mark.full
-def test_a_whole_run_leaves_no_key(workers, overrides, run, warm, tmp_path):
+def test_a_whole_run_leaves_no_key(workers, overrides, run, environment, warm, tmp_path, monkeypatch):
+    monkeypatch.setitem(environment, ENV_NAME, ENV_KEY)  # of the processes that `run` starts
     workdir = tmp_path / "left" / "run"
     workdir.parent.mkdir()
     settings = [*overrides, ("init.path", str(warm)), ("steps", "2"), ("log.tensorboard", "true")]

@@ -170,9 +170,9 @@ async def test_a_model_that_the_server_does_not_have():
     assert states(found, "model", "completion") == ["fail", "fail"]
     assert "did you mean 'org/model-a'?" in found["model"].remedy
     assert states(looked, "model") == ["fail"] and states(answered, "model") == ["warn"]
-    server.models = {"data": [{"id": "path.gguf", "owned_by": "llamacpp", "meta": {"n_ctx_train": 8192}}]}
+    server.models = {"data": [{"id": "path.gguf", "owned_by": "llamacpp", "meta": {"n_ctx_train": 16384}}]}
     async with running(server) as url:
-        assert states(await check(worker(url), spends=False), "model") == ["warn"]
+        assert states(await check(worker(url), spends=False), "model", "context") == ["warn", "ok"]
     server.models = None
     async with running(server) as url:
         assert states(await check(worker(url)), "model", "completion") == ["-", "ok"]
