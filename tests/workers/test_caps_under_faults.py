@@ -21,10 +21,10 @@ from rw.workers.request import worst_case_usd
 from rw.workers.retry import RetryPolicy
 
 CALLERS = 256
-HUGE = {Fault.HUGE_BODY, Fault.GZIP_BOMB}  # 200 MB each: they have tests of their own
-NOT_BILLED = {Fault.HTTP_429, Fault.HTTP_429_RETRY_AFTER, Fault.HTTP_429_RETRY_DATE, Fault.HTTP_500}
-NOT_BILLED |= {Fault.HTTP_502_HTML, Fault.HTTP_503_HTML}
-FAULTS = [fault for fault in (*PASSING, *sorted(BAD_USAGE, key=str)) if fault not in HUGE]
+# 200 MB each, or a second in which nothing is sent: they have tests of their own.
+SLOW = {Fault.HUGE_BODY, Fault.GZIP_BOMB, Fault.HTTP_429_RETRY_AFTER, Fault.HTTP_429_RETRY_DATE}
+NOT_BILLED = {Fault.HTTP_429, Fault.HTTP_500, Fault.HTTP_502_HTML, Fault.HTTP_503_HTML}
+FAULTS = [fault for fault in (*PASSING, *sorted(BAD_USAGE, key=str)) if fault not in SLOW]
 CONTENT = "question"
 RUN_USD, A_USD, B_USD = 0.6, 0.3, 0.5
 RETRY = RetryPolicy(backoff_s=0.001, backoff_cap_s=0.002, rate_limited=1)
@@ -82,12 +82,14 @@ async def spend_all(client, seed):
             worker_id = draw.choice("abb")
             request = WorkerRequest(CallId(1, 0, number, turn, 0), worker_id, "n1", None, (), "?", CONTENT)
             task = asyncio.create_task(client.call(request))
-            if draw.random() < 0.05:
+            given_up = draw.random() < 0.05
+            if given_up:
                 asyncio.get_running_loop().call_later(draw.uniform(0, 0.05), task.cancel)
             try:
                 await task
             except asyncio.CancelledError:
-                pass
+                if not given_up:
+                    raise
 
     return await asyncio.gather(*(caller(number) for number in range(CALLERS)), return_exceptions=True)
 
@@ -127,4 +129,4 @@ async def test_what_is_spent_and_in_flight_never_exceeds_a_cap_and_nearly_all_of
     assert booked_usd(records) + budget.unknown_usd <= budget.spent_usd + 1e-9
     # The server never did work that the books do not hold.
     billed_usd = sum(count * {"in": 1.0, "out": 10.0}[side] for (_, side), count in billing.tokens.items()) / 1e6
-    assert 0.05 < billed_usd <= budget.spent_usd <= budget.highest_usd <= RUN_USD
+    assert 0.01 < billed_usd <= budget.spent_usd <= budget.highest_usd <= RUN_USD
