@@ -16,6 +16,7 @@ import pytest
 
 from rw.errors import WorkerRefusedError
 from rw.types import CallId, CallStatus
+from rw.workers.checkup import State, check_worker
 from rw.workers.config import ClientConfig, WorkerEndpoint
 from rw.workers.http import HttpWorkerClient
 from rw.workers.interface import WorkerRequest
@@ -210,3 +211,18 @@ async def test_calls_beyond_the_servers_places_queue_there_and_all_come_back(lla
     async with client_of(endpoint(llama, max_output_tokens=4)) as client:
         calls = await asyncio.gather(*(client.call(request(f"What is {n}+1?", call=n)) for n in range(8)))
     assert [call.status for call in calls] == [CallStatus.OK] * 8 and all(call.output_tokens <= 4 for call in calls)
+
+
+async def test_the_checks_before_a_run_pass_and_name_what_would_not_work(llama):
+    config = ClientConfig(first_byte_timeout_s=200.0, attempt_timeout_s=200.0)
+    good = endpoint(llama, model="any", extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+    found = {finding.check: finding for finding in await check_worker(good, config, spends=True)}
+    assert {name for name, finding in found.items() if finding.state is State.OK} >= {
+        "key", "completion", "seed", "extra_body", "usage", "stream"
+    }  # fmt: skip
+    assert found["model"].state is State.WARN  # another name; llama.cpp answers to every one
+    assert not [name for name, finding in found.items() if finding.state is State.FAIL]
+    long = {f.check: f for f in await check_worker(endpoint(llama, max_output_tokens=4096), config, spends=False)}
+    assert long["context"].state is State.FAIL and f"{CONTEXT_TOKENS} tokens" in long["context"].seen
+    refused = await check_worker(good, config, spends=True, environment={"TEST_LLAMA_KEY": "sk-of-somebody-else"})
+    assert [finding.check for finding in refused if finding.state is State.FAIL] == ["key"]
