@@ -74,18 +74,24 @@ async def answer(
     mode: Mode | None = None,
     version: int = 0,
 ) -> tuple[Outcome, ...]:
-    """One rollout of each query by any sampler."""
+    """One rollout of each query by any sampler. Its journal, `answers_scope(label, version)`, is left to the caller."""
     with parts.booked_as(label), progress.rollouts(label) as on_progress:
         groups = await parts.collect(
             sampler,
             queries,
             None if mode is None else [mode] * len(queries),
+            scope=answers_scope(label, version),
             rollouts_per_query=1,
             step=step,
             policy_version=version,
             on_progress=on_progress,
         )
     return outcomes(groups)
+
+
+def answers_scope(label: str, version: int) -> str:
+    """The journal of one router's answers."""
+    return f"{label}_{version:06d}"
 
 
 class Validation:
@@ -126,6 +132,7 @@ class Validation:
             best = (step, accuracy)
             await self._keep(params, step, accuracy)
         self.rows.write(step, row | {"eval/best_step": best[0], "eval/best_accuracy": best[1]})
+        self.parts.journals.discard(answers_scope("validation", step))
         self._remove_others(best[0])
         progress.say(progress.validation_line(row, step, best[0], time.monotonic() - began))
 
@@ -211,6 +218,7 @@ class FinalEvaluation:
             label = f"test_{arm}"
             found = await self.interrupts.guard(self.router.answer(weights, self.parts.test, label, mode=mode))
             self._keep(ArmResult(arm, about, found))
+            self.parts.journals.discard(answers_scope(label, weights.version))
 
     async def _scripted_arms(self, arms: Sequence[str]) -> None:
         by_id = {query.id: query for query in self.parts.test}
@@ -220,6 +228,7 @@ class FinalEvaluation:
                 sampler = ScriptedSampler(self.parts.codec, script(policy, by_id.__getitem__))
                 found = answer(self.parts, sampler, self.parts.test, f"test_{arm}")
                 self._keep(ArmResult(arm, about, await self.interrupts.guard(found)))
+                self.parts.journals.discard(answers_scope(f"test_{arm}", 0))
 
     def _recorded_arms(self, arms: Sequence[str]) -> None:
         """Arms that are known from the records, so that nobody need answer for them."""

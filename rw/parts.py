@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,18 +18,22 @@ import jax
 from rw import progress
 from rw.data import replay
 from rw.data.order import batch_indices
-from rw.errors import ConfigError, DataError
+from rw.errors import ConfigError, DataError, OutageError
 from rw.interrupts import STOP_FILE, Interrupts, StopRequested, run_in_loop
+from rw.journals import open_journals
 from rw.protocol.chat import TokenCodec
 from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
 from rw.rollout.group import group_tasks
+from rw.rollout.journaled import JournaledScore, write_final
+from rw.rollout.outage import check_no_outage
 from rw.rollout.pool import EpisodePool, PoolConfig
 from rw.rollout.scorer import Scorer
 from rw.rollout.stream import Progress, stream_groups
 from rw.run_config import RunConfig
 from rw.sampler.device import DeviceThread
 from rw.sampler.interface import Sampler
+from rw.sampler.journaled import JournaledSampler
 from rw.sharding import make_mesh
 from rw.simulation import queries as simulated_queries
 from rw.simulation import skills
@@ -42,6 +46,8 @@ from rw.workers.config import WorkerEndpoint
 from rw.workers.disturbances import faults_at_rate, lognormal_latency
 from rw.workers.http import HttpWorkerClient
 from rw.workers.interface import WorkerClient, WorkerRequest
+from rw.workers.journal import Journal, Journals
+from rw.workers.journaled import JournaledClient
 from rw.workers.ledger import Ledger
 from rw.workers.loopback import serve
 from rw.workers.pricing import PriceTable
@@ -73,13 +79,19 @@ class Parts:
     queries: QueryBatches
     validation: Sequence[Query]
     test: Sequence[Query]
-    worker_ids: tuple[str, ...]
+    endpoints: Mapping[str, WorkerEndpoint]  # the Workers, by id
     client: WorkerClient
+    journals: Journals
     ledger: Ledger
     budget: Budget
     usage: UsageCheck
     scorer: Scorer
     device: DeviceThread
+
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        """The Workers, as the router knows them."""
+        return tuple(self.endpoints)
 
     @contextlib.contextmanager
     def booked_as(self, label: str) -> Iterator[None]:
@@ -110,12 +122,20 @@ class Parts:
         queries: Sequence[Query],
         forced_modes: Sequence[Mode | None] | None,
         *,
+        scope: str,
         rollouts_per_query: int,
         step: int,
         policy_version: int,
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> list[Group]:
-        """Rolls out every query and waits for all groups; in order of index."""
+        """Rolls out every query and waits for all groups; in order of index.
+
+        Args:
+            scope: the name of the journal. What it holds from an earlier process is neither sampled nor sent again.
+
+        Raises:
+            OutageError: too many rollouts were lost to infrastructure; those are asked again when it is continued.
+        """
         config = self.config
         pool_config = PoolConfig(
             rollouts_per_query=rollouts_per_query,
@@ -123,16 +143,35 @@ class Parts:
             deadline_s=config.rollout.deadline_s,
             deterministic=config.deterministic,
         )
-        stream = stream_groups(
-            group_tasks(queries, forced_modes),
-            EpisodePool(self.protocol, sampler, self.client, pool_config),
-            self.scorer,
-            step=step,
-            policy_version=policy_version,
-            on_progress=on_progress,
-        )
-        async with contextlib.aclosing(stream):
-            return sorted([group async for group in stream], key=lambda group: group.index)
+        with contextlib.closing(self.journals.open(scope)) as journal:
+            sampler = JournaledSampler(sampler, journal, decode_again=config.deterministic)
+            stream = stream_groups(
+                group_tasks(queries, forced_modes),
+                EpisodePool(self.protocol, sampler, self._journaled_client(journal), pool_config),
+                JournaledScore(self.scorer, journal),
+                step=step,
+                policy_version=policy_version,
+                on_progress=on_progress,
+                on_rollout=functools.partial(write_final, journal),
+            )
+            async with contextlib.aclosing(stream):
+                groups = sorted([group async for group in stream], key=lambda group: group.index)
+            try:
+                check_no_outage(groups, config.rollout.max_lost, scope)
+            except OutageError:
+                journal.forget_failures()
+                raise
+        return groups
+
+    def _journaled_client(self, journal: Journal) -> JournaledClient:
+        def digest(request: WorkerRequest) -> str:
+            return request_digest(self.endpoints[request.worker_id], self.config.client.worker_seed, request)
+
+        def on_replay(request: WorkerRequest, call: WorkerCall) -> None:
+            whose = {"mode": request.mode, "query_id": request.query_id}
+            self.ledger.replayed(request.id, request.worker_id, call.cost_usd, "journal", **whose)
+
+        return JournaledClient(self.client, journal, digest, on_replay, replay_failures=self.config.deterministic)
 
 
 @contextlib.asynccontextmanager
@@ -151,7 +190,8 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
         scorer = await stack.enter_async_context(Scorer(timeout_s=config.rollout.scorer_timeout_s))
         device = DeviceThread()
         stack.callback(device.close)
-        protocol = RouterProtocol(codec, Prompts.load(config.protocol.templates), cards, config.protocol)
+        prompts = Prompts.load(config.protocol.templates)
+        protocol = RouterProtocol(codec, prompts, cards, config.protocol)
         queries = query_batches(config)
         check_prompts(protocol, queries, config.steps, config.queries_per_batch)
         validation, test = held_out_queries(config)
@@ -165,8 +205,9 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
             queries=queries,
             validation=validation,
             test=test,
-            worker_ids=tuple(card.id for card in cards),
+            endpoints={endpoint.id: endpoint for endpoint in endpoints},
             client=client,
+            journals=open_journals(config, workdir, codec, prompts, endpoints),
             ledger=ledger,
             budget=budget,
             usage=usage,

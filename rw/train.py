@@ -36,6 +36,7 @@ from rw.evaluate import FinalEvaluation, GreedyRouter, Validation, trained_route
 from rw.evaluation.report import print_report, write_report
 from rw.initial import initial_router
 from rw.interrupts import Interrupts
+from rw.journals import discard_steps, step_scope
 from rw.learner.batch import group_batch
 from rw.learner.checkpoint import Checkpoints, RunIdentity
 from rw.learner.optimizer import Optimizer
@@ -142,6 +143,7 @@ class Trainer:
         learning = learner_config(config, advantage)
         self.learner = Learner(config.model, self.optimizer, initial, learning, open_mesh(config))
         identity = RunIdentity(as_dict(config), parts.codec.fingerprint, fingerprint(initial), config.seed)
+        parts.journals.identify(router=identity.reference_fingerprint)
         self.checkpoints = Checkpoints(
             parts.workdir.file("checkpoints"), identity, keep=config.checkpoint.keep, may_change=MAY_CHANGE
         )
@@ -177,7 +179,7 @@ class Trainer:
         """Saves what the last checkpoint lacks, unless there is no state to save; closes everything."""
         try:
             if self.state is not None:
-                await self.parts.device.run(self.checkpoints.save, self.state)
+                await self.save()
         finally:
             await self.engine.close()
             await self.greedy_router.close()
@@ -229,6 +231,7 @@ class Trainer:
                 self.engine,
                 plan.queries,
                 plan.forced_modes,
+                scope=step_scope(plan.step),
                 rollouts_per_query=self.config.rollouts_per_query,
                 step=plan.step,
                 policy_version=self.version,
@@ -258,7 +261,7 @@ class Trainer:
     async def validate(self, interrupts: Interrupts) -> None:
         """Validates the current router where that is due. A checkpoint comes first: no run goes back behind it then."""
         if self.validation.is_due(self.version):
-            await self.parts.device.run(self.checkpoints.save, self.state)
+            await self.save()
             await self.validation.run(self.weights, self.state.params, interrupts)
 
     async def test(self, interrupts: Interrupts) -> None:
@@ -297,7 +300,14 @@ class Trainer:
         self.metrics.write(step, row)
         progress.say(progress.step_line(row, step, config.steps, plan.cold_start))
         if step % config.checkpoint.every == 0:
-            await self.parts.device.run(self.checkpoints.save, self.state)
+            await self.save()
+
+    async def save(self) -> None:
+        """A checkpoint. The journals of steps that the one before it covers go: should the newest be damaged, the run
+        goes back no farther, and pays for nothing twice."""
+        await self.parts.device.run(self.checkpoints.save, self.state)
+        if len(saved := self.checkpoints.steps()) > 1:
+            discard_steps(self.parts.journals, upto=saved[-2])
 
 
 def learner_config(config: RunConfig, advantage: AdvantageFunction) -> LearnerConfig:

@@ -40,6 +40,8 @@ from rw.types import Query, Status, TrainState, Trajectory
 from rw.workers.config import WorkerEndpoint
 from rw.workers.loopback import serve
 
+SCOPE = "warmstart_"  # its journals begin so
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """`rw warmstart`; returns the exit code."""
@@ -90,6 +92,9 @@ async def warm_start(parts: Parts, interrupts: Interrupts) -> Any:
         return params
     params = await make_warm_start(parts, interrupts)
     await parts.device.run(save_params, path, params, made_with)
+    for scope in parts.journals.scopes():
+        if scope.startswith(SCOPE):
+            parts.journals.discard(scope)
     return params
 
 
@@ -189,7 +194,13 @@ class Demonstrations:
             for query, mode in zip(queries, modes, strict=True)
         ]
         groups = await self._parts.collect(
-            self._sampler, queries, assigned, rollouts_per_query=1, step=index - config.steps, policy_version=0
+            self._sampler,
+            queries,
+            assigned,
+            scope=f"{SCOPE}{index:06d}",
+            rollouts_per_query=1,
+            step=index - config.steps,
+            policy_version=0,
         )
         trajectories = [scored.trajectory for group in groups for scored in group.rollouts]
         answered = [trajectory for trajectory in trajectories if trajectory.status is Status.ANSWERED]
