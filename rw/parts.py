@@ -43,7 +43,7 @@ from rw.workdir import Workdir
 from rw.workers.budget import Budget
 from rw.workers.cassette import Cassette, CassettePlayer, CassetteRecorder, made_of
 from rw.workers.config import WorkerEndpoint
-from rw.workers.disturbances import faults_at_rate, lognormal_latency
+from rw.workers.disturbances import faults_at_rate, first_fault, lasting_faults, lognormal_latency
 from rw.workers.http import HttpWorkerClient
 from rw.workers.interface import WorkerClient, WorkerRequest
 from rw.workers.journal import Journal, Journals
@@ -358,7 +358,10 @@ async def _serve(config: RunConfig, handler, models: Sequence[str], stack: conte
     server = await serve(
         handler,
         latency=lognormal_latency(workers.latency_s, workers.latency_seed),
-        faults=faults_at_rate(workers.fault_rate, workers.latency_seed),
+        faults=first_fault(
+            lasting_faults(workers.lost_call_rate, workers.latency_seed),
+            faults_at_rate(workers.fault_rate, workers.latency_seed),
+        ),
         models=models,
     )
     stack.push_async_callback(server.close)

@@ -28,7 +28,8 @@ WORKER_MAY_CHANGE = (
 # Keys in which a continued run may differ from the one that made its checkpoints.
 MAY_CHANGE = (
     "steps", "journal.*", "checkpoint.*", "evaluation.*", "log.*", "rollout.*", "client.*", "budget.*",
-    "workers.latency_*", "workers.fault_rate", "workers.file", "workers.cassette*", "workers.allow_live",
+    "workers.latency_*", "workers.fault_rate", "workers.lost_call_rate", "workers.file", "workers.cassette*",
+    "workers.allow_live",
     *(f"workers.endpoints.*.{name}" for name in WORKER_MAY_CHANGE),
 )  # fmt: skip
 
@@ -132,6 +133,7 @@ class WorkersConfig:
     latency_s: float = 0.0  # simulated and replay: mean of a lognormal latency a call; 0 answers at once
     latency_seed: int = 0
     fault_rate: float = 0.0  # simulated and replay: share of attempts that fail with a 500
+    lost_call_rate: float = 0.0  # simulated and replay: share of calls that fail whatever is tried
     cassette: str = ""  # file in which calls are recorded or from which they are replayed
     cassette_mode: str = "off"  # off | record | replay: replies come from the cassette, and nothing is spent
     allow_live: bool = False  # replay only: a call that the cassette lacks is asked and paid for, and recorded
@@ -147,8 +149,9 @@ class WorkersConfig:
             )
         self._check_cassette()
         _require_at_least(self, "workers.", 0, "world_seed", "latency_s")
-        if not 0 <= self.fault_rate <= 1:
-            raise ConfigError(f"workers.fault_rate={self.fault_rate} must lie in [0, 1]")
+        for name in ("fault_rate", "lost_call_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"workers.{name}={getattr(self, name)} must lie in [0, 1]")
 
     def _check_cassette(self) -> None:
         require_one_of("workers.cassette_mode", self.cassette_mode, ("off", "record", "replay"))

@@ -65,6 +65,21 @@ def mixed_faults(rate: float, seed: int = 0, faults: Sequence[Fault] = PASSING) 
     return fault
 
 
+def lasting_faults(rate: float, seed: int = 0, fault: Fault = Fault.HTTP_400) -> Faults | None:
+    """This share of the calls fails, in all of its attempts; None for rate 0."""
+    if rate <= 0:
+        return None
+    return lambda call, attempt: fault if _fraction(seed, call, "lasting fault") < rate else None
+
+
+def first_fault(*sources: Faults | None) -> Faults | None:
+    """The fault of the first source that has one for an attempt; None where there is no source at all."""
+    given = [source for source in sources if source is not None]
+    if not given:
+        return None
+    return lambda call, attempt: next((fault for source in given if (fault := source(call, attempt)) is not None), None)
+
+
 def _fraction(seed: int, call: CompletionCall, purpose: str) -> float:
     """In (0, 1)."""
     text = f"{seed}/{purpose}/{call.model}/{call.call_header}/{call.seed}/{call.content}"

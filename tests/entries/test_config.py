@@ -124,6 +124,7 @@ def test_overrides_take_the_type_of_their_key():
         ("warmstart.steps", "0", "warmstart.steps=0 must be at least 1"),
         ("warmstart.queries_per_batch", "0", "warmstart.queries_per_batch=0 must be at least 1"),
         ("workers.latency_s", "-0.1", "workers.latency_s=-0.1 must be at least 0"),
+        ("workers.lost_call_rate", "-0.1", "workers.lost_call_rate=-0.1 must lie in [0, 1]"),
         ("workers.fault_rate", "2", "workers.fault_rate=2.0 must lie in [0, 1]"),
         (
             "workers.file",

@@ -16,7 +16,7 @@ import pytest
 from rw.workers import faulty
 from rw.workers.admission import AdmissionLimit
 from rw.workers.completion import DONE, Completion, CompletionCall
-from rw.workers.disturbances import mixed_faults, tailed_latency
+from rw.workers.disturbances import first_fault, lasting_faults, mixed_faults, tailed_latency
 from rw.workers.faulty import PASSING, REFUSALS, REJECTIONS, Fault, said
 from rw.workers.loopback import serve
 
@@ -297,6 +297,16 @@ def test_mixed_faults_come_at_their_rate_each_as_often_and_belong_to_seed_call_a
     twice = sum(drawn[i, 1] is not None and drawn[i, 2] is not None for i in range(10_000))
     assert 320 < twice < 480  # attempts are drawn apart
     assert mixed_faults(1.0, faults=[Fault.RESET])(call_of(), 1) is Fault.RESET and mixed_faults(0.0) is None
+
+
+def test_lasting_faults_hit_every_attempt_of_their_calls_and_come_before_others():
+    faults = lasting_faults(0.1, seed=3)
+    lost = [i for i in range(5000) if faults(call_of(f"q{i}"), 1)]
+    assert 400 < len(lost) < 600
+    assert all(faults(call_of(f"q{i}"), attempt) is Fault.HTTP_400 for i in lost for attempt in (2, 9))
+    both = first_fault(faults, None, mixed_faults(1.0, faults=[Fault.RESET]))
+    assert [both(call_of(f"q{i}"), 1) for i in (lost[0], lost[0] + 1)] == [Fault.HTTP_400, Fault.RESET]
+    assert first_fault(lasting_faults(0.0), None) is None
 
 
 def test_faults_are_sorted_by_what_a_client_can_do():
