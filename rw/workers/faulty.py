@@ -22,6 +22,7 @@ from aiohttp import web
 
 from rw.workers.completion import Completion, CompletionCall, completion_chunks, completion_json, event, events
 
+RETRY_AFTER_S = 1.0  # of Fault.HTTP_429_RETRY_AFTER
 TRICKLE_S = 0.05  # between two bytes of Fault.SLOW
 HUGE_BYTES = 200_000_000
 STREAM_BYTES = 2048  # a stream is sent in pieces of this size, about 10 events; where they are cut means nothing
@@ -39,8 +40,8 @@ class Fault(enum.Enum):
     RESET_IN_BODY = "reset_in_body"
     CUT_BODY = "cut_body"  # the connection is closed in good order, but before the promised end
     HTTP_429 = "http_429"
-    HTTP_429_RETRY_AFTER = "http_429_retry_after"  # with Retry-After: 1
-    HTTP_429_RETRY_DATE = "http_429_retry_date"  # with Retry-After as a date, 2 seconds from now at most
+    HTTP_429_RETRY_AFTER = "http_429_retry_after"  # with Retry-After in seconds
+    HTTP_429_RETRY_DATE = "http_429_retry_date"  # with Retry-After as a date, 1 to 2 seconds from now
     HTTP_500 = "http_500"
     HTTP_502_HTML = "http_502_html"  # a gateway's web page
     HTTP_503_HTML = "http_503_html"
@@ -172,7 +173,7 @@ def _status(fault: Fault) -> web.Response:
         return web.Response(text=_PAGE.format(status), status=status, content_type="text/html")
     headers = {}
     if fault is Fault.HTTP_429_RETRY_AFTER:
-        headers = {"Retry-After": "1"}
+        headers = {"Retry-After": f"{RETRY_AFTER_S:g}"}
     elif fault is Fault.HTTP_429_RETRY_DATE:  # dates have whole seconds: one more, so that it lies ahead
         headers = {"Retry-After": email.utils.formatdate(time.time() + 2, usegmt=True)}
     return error_response(status, f"injected fault: {fault.value}", headers)

@@ -37,9 +37,11 @@ from rw.rollout.stream import stream_groups
 from rw.rollout.tasks import cancel_all
 from rw.sampler.scripted import ScriptedSampler
 from rw.types import Mode, Query, Status, Verdict, WorkerCall, WorkerCard
+from rw.workers import faulty
 from rw.workers.admission import AdmissionLimit
 from rw.workers.config import ClientConfig, WorkerEndpoint
 from rw.workers.disturbances import mixed_faults, tailed_latency
+from rw.workers.faulty import PASSING, Fault
 from rw.workers.http import HttpWorkerClient
 from rw.workers.interface import WorkerRequest
 from rw.workers.ledger import Ledger, read_ledger
@@ -53,6 +55,7 @@ GROUP = 8  # rollouts of a query
 REPLY = "First 3x = 12, since 14 - 2 = 12. Then x = 4, since 12 / 3 = 4. So I say that x is 4. " * 8
 CHECKED_CALLS = 10_000
 LAG_EVERY_S = 0.02
+FAULTS = tuple(fault for fault in PASSING if fault is not Fault.HTTP_429_RETRY_DATE)  # dates cannot be scaled
 MEAN_LATENCY_S = 4.9
 
 
@@ -74,11 +77,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 async def serve_workers(options: argparse.Namespace) -> None:
     """The Workers' process: prints its URL, answers each line of its input with its counts, and ends with its input."""
+    faulty.RETRY_AFTER_S = options.scale
     limit = AdmissionLimit(options.limit / options.scale, options.burst)
     server = await serve(
         lambda call: Completion(REPLY, 400, 240),
         latency=tailed_latency(seed=options.seed, scale=options.scale),
-        faults=mixed_faults(options.faults, options.seed),
+        faults=mixed_faults(options.faults, options.seed, FAULTS),
         limit=limit,
     )
     print(server.base_url, flush=True)
