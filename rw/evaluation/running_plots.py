@@ -114,6 +114,7 @@ def cost(history: History, summary: Summary) -> Figure | None:
     _cost_lines(panels[0], history, scale)
     _spent(panels[1], history.series("cost/per_step"), "of each step", bars=True)
     _spent(panels[2], spent, "of the run so far")
+    _all_spending(panels[2], history.series("cost/spent_usd"), spent[1])
     for axes in panels[:3]:
         style.step_axis(axes, history.steps)
     if arms:
@@ -138,6 +139,17 @@ def _spent(axes: Axes, series: tuple[np.ndarray, np.ndarray], title: str, bars: 
             fontweight="bold", color=style.INK,
         )  # fmt: skip
     axes.set_ylim(0)
+
+
+def _all_spending(axes: Axes, series: tuple[np.ndarray, np.ndarray], accepted: np.ndarray) -> None:
+    """With what the ledger holds besides: rejected attempts, unknown spending, warm start and evaluations."""
+    steps, values = series
+    if len(steps) and len(accepted) and values.max() > 0:
+        scale, _ = cost_unit(accepted)
+        style.line(axes, steps, values * scale, style.RED, linestyle="--", label="all spending")
+        axes.plot([], [], color=style.INK, label="accepted calls of training")
+        axes.legend(fontsize=style.SMALL - 1, frameon=False, loc="upper left")
+        axes.set_ylim(0, 1.25 * scale * max(values.max(), accepted.max()))
 
 
 def _cost_lines(axes: Axes, history: History, scale: float) -> None:

@@ -86,6 +86,7 @@ def training_row(step, steps, random):
     row |= {"exhausted_frac": 0.01, "len/truncated_frac/response_budget": 0.01}
     row |= {"infra/timeout": float(step % 17 == 0), "infra/excluded_frac": float(step % 17 == 0) / 128}
     row |= {"cost/per_step": 1.7e-3, "cost/total": 1.7e-3 * step, "cost/per_rollout": 1.3e-5, "cost/p95": 3e-5}
+    row |= {"cost/spent_usd": 2.3e-3 * step, "cost/unknown_usd": 2e-4 * step, "cost/replayed_usd": 0.0}
     rollout, train = 0.5 + 0.1 * random.random(), 1.1 + 0.1 * random.random()
     row |= {"perf/rollout_s": rollout, "perf/train_s": train, "perf/publish_s": 0.002, "sampler/device_s": 0.4}
     row["perf/step_s"] = rollout + train + 0.01 + (30 if step == 1 else 0)
