@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import subprocess
+import time
 
 import pytest
 
@@ -82,7 +84,7 @@ async def test_a_recording_that_goes_on_asks_only_for_what_is_new(tmp_path):
 
 
 def identity(line):
-    return line["run"].partition("/")[2], *(line[name] for name in ("group", "rollout", "turn", "call"))
+    return line["run"].partition("/")[2], *(line[name] for name in ("step", "group", "rollout", "turn", "call"))
 
 
 async def test_a_missing_call_stops_the_run_unless_it_may_be_paid_for(tmp_path, monkeypatch):
@@ -103,15 +105,35 @@ def test_the_flag_is_for_replays(tmp_path, capsys):
     assert "workers.allow_live (--allow-live) is for workers.cassette_mode='replay'" in capsys.readouterr().err
 
 
+def train(workdir, warm, path, mode, *more):
+    """Arguments of `rw train` for a run with losses and a cassette."""
+    settings = [("init.path", str(warm)), ("evaluation.arms", "('trained','oracle')"), *LOSSY[:3], *more]
+    settings += [("workers.cassette", str(path)), ("workers.cassette_mode", mode)]
+    return "train", workdir, *(f"--config.{key}={text}" for key, text in settings)
+
+
 @pytest.mark.full
-def test_a_trained_run_is_replayed_to_the_same_trajectories(run, warm, tmp_path):
-    path = tmp_path / "calls.jsonl"
-    overrides = [f"--config.init.path={warm}", "--config.steps=2", "--config.evaluation.arms=('trained','oracle')"]
-    overrides += [f"--config.workers.cassette={path}", "--config.workers.cassette_mode"]
-    run("train", tmp_path / "recorded", *overrides[:-1], overrides[-1] + "=record")
-    run("train", tmp_path / "replayed", *overrides[:-1], overrides[-1] + "=replay")
-    for name in ("trajectories/step_000001.jsonl", "trajectories/step_000002.jsonl"):
-        assert (tmp_path / "replayed" / name).read_bytes() == (tmp_path / "recorded" / name).read_bytes()
-    ledger = [json.loads(line) for line in (tmp_path / "replayed" / "ledger.jsonl").read_text().splitlines()]
-    assert ledger and {line["kind"] for line in ledger} == {"replayed"}
-    run("train", tmp_path / "other", *overrides[:-1], overrides[-1] + "=replay", "--config.seed=5", expect=2)
+def test_a_trained_run_that_was_killed_while_recording_is_replayed(run, warm, command, environment, tmp_path):
+    path, recorded, replayed = tmp_path / "calls.jsonl", tmp_path / "recorded", tmp_path / "replayed"
+    for calls in (20, 90, 150):  # in a validation, in steps
+        slow = train(recorded, warm, path, "record", ("workers.latency_s", "0.3"))
+        process = subprocess.Popen(command(*slow), env=environment, stdout=subprocess.DEVNULL, cwd=tmp_path)
+        try:
+            while not path.is_file() or path.read_bytes().count(b"\n") <= calls:
+                assert process.poll() is None, "the run ended before it could be killed"
+                time.sleep(0.05)
+        finally:
+            process.kill()
+            process.wait()
+    run(*train(recorded, warm, path, "record"))
+    run(*train(replayed, warm, path, "replay"))
+    for name in (f"trajectories/step_{step:06d}.jsonl" for step in (1, 2, 3, 4)):
+        assert (replayed / name).read_bytes() == (recorded / name).read_bytes()
+    books, saved = (
+        [json.loads(line) for line in (workdir / "ledger.jsonl").read_text().splitlines()]
+        for workdir in (recorded, replayed)
+    )
+    accepted = [identity(line) for line in of_kind(books, "call") if line["accepted"]]
+    assert len(set(accepted)) == len(accepted)  # nothing was paid twice
+    assert saved and {line["kind"] for line in saved} == {"replayed"}
+    run(*train(tmp_path / "other", warm, path, "replay", ("seed", "5")), expect=2)

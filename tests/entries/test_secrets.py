@@ -186,13 +186,16 @@ async def test_rollouts_leave_no_key_in_files_logs_and_output(workers, overrides
                 sampler = ScriptedSampler(run.codec, script(BestPlans(mode), by_id.__getitem__))
                 found = await answer(run, sampler, run.test, f"test_{mode.word}")
                 assert any(outcome.status == "answered" for outcome in found)
-            groups = await run.collect(sampler, run.test, None, rollouts_per_query=2, step=1, policy_version=0)
+            groups = await run.collect(
+                sampler, run.test, None, scope="step_000001", rollouts_per_query=2, step=1, policy_version=0
+            )
             TrajectoryWriter(workdir.path, run.codec).write(1, groups, np.zeros((len(groups), 2, 2), np.float32))
     kinds = ("reply", "error", "html", "inside", "escaped")
     assert workers.kinds == {f"{kind} {how}" for kind in kinds for how in ("whole", "streamed")}
     out, err = capfd.readouterr()
     files = assert_secret(tmp_path / "left", out + err + caplog.text)
     assert {"calls.jsonl", "run/config.json", "run/ledger.jsonl", "run/trajectories/step_000001.jsonl"} <= set(files)
+    assert any(name.startswith("run/journal/") for name in files)
     replies = (tmp_path / "left" / "calls.jsonl").read_text()
     assert '***","input_tokens"' in replies  # where the key stood
 
