@@ -18,8 +18,9 @@ from rich.text import Text
 from rw import progress
 from rw.cli import NO_SPEND, run_entry
 from rw.config import load_config
-from rw.parts import open_workers, query_batches
+from rw.questions import query_batches
 from rw.run_config import RunConfig
+from rw.worker_pool import open_workers
 from rw.workers.checkup import GREETING, MOST_COMPLETIONS, REPLY_TOKENS, Finding, State, check_worker, most_usd
 from rw.workers.config import WorkerEndpoint
 from rw.workers.replay_pool import QUESTION_HEADING

@@ -19,10 +19,12 @@ from rw.estimate import ASSUMPTIONS, MEASURED_FROM, Estimate, Lengths, Phase, Ra
 from rw.evaluation.arms import scripted_routers
 from rw.evaluation.spending_tables import Books
 from rw.evaluation.table import Table, print_one
-from rw.parts import check_vocabulary, held_out_queries, load_codec, query_batches, worker_endpoints
+from rw.parts import check_vocabulary, load_codec
 from rw.protocol.prompts import Prompts
+from rw.questions import held_out_queries, query_batches
 from rw.run_config import RunConfig
 from rw.types import Mode, Query, Role
+from rw.worker_pool import worker_endpoints
 from rw.workers.ledger import read_ledger
 from rw.workers.pricing import PriceTable
 from rw.workers.request import worst_case_usd

@@ -25,7 +25,8 @@ from rw.interrupts import Interrupts
 from rw.learner.checkpoint import config_fingerprint, load_params, save_params
 from rw.learner.publish import publish
 from rw.metrics import MetricWriter
-from rw.parts import Parts, draw_seed_of_test, recorded_questions
+from rw.parts import Parts
+from rw.questions import draw_seed_of_test, recorded_questions
 from rw.sampler.engine import SamplerEngine
 from rw.sampler.interface import Sampler
 from rw.sampler.scripted import ScriptedSampler

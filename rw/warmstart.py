@@ -31,12 +31,14 @@ from rw.learner.state import init_state
 from rw.learner.supervised import SupervisedConfig, SupervisedLearner
 from rw.model.copying import wire_copying
 from rw.model.qwen3 import init_params
-from rw.parts import Parts, check_prompts, open_client, run_interruptible
+from rw.parts import Parts, run_interruptible
+from rw.questions import check_prompts
 from rw.run_config import RunConfig
 from rw.sampler.scripted import ScriptedSampler
 from rw.simulation.drills import Drills
 from rw.simulation.policies import HabitPolicy, Policy, opinions, script
 from rw.types import Query, Status, TrainState, Trajectory
+from rw.worker_pool import open_client
 from rw.workers.config import WorkerEndpoint
 from rw.workers.loopback import serve
 

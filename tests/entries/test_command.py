@@ -9,9 +9,10 @@ import pytest
 from rw import cli
 from rw.config import load_config
 from rw.errors import ConfigError, DataError, WorkdirError
-from rw.parts import check_prompts, load_codec, open_mesh
+from rw.parts import load_codec, open_mesh
 from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
+from rw.questions import check_prompts
 from rw.simulation import queries, skills
 from rw.workdir import Workdir
 

@@ -9,7 +9,7 @@ import pytest
 from rw import config as configs
 from rw.errors import ConfigError, DataError
 from rw.learner.checkpoint import config_changes
-from rw.parts import held_out_queries, query_batches
+from rw.questions import held_out_queries, query_batches
 from rw.run_config import MAY_CHANGE, WORKER_MAY_CHANGE
 from rw.workers.config import WorkerEndpoint
 
