@@ -52,12 +52,12 @@ async def test_a_call_waits_for_those_in_flight_and_no_other_overtakes_it():
 async def test_the_cap_of_one_worker_holds_up_no_other():
     budget = Budget(BudgetConfig(run_usd=10.0, worker_usd=5.0, workers_usd={"a": 1.0}))
     calls = Calls(budget)
-    for worker_id in "aaba":
-        await calls.ask(0.8, worker_id)
-    assert calls.through == [0, 2]
+    for worker_id, worst_case_usd in (("a", 0.8), ("a", 0.8), ("b", 0.8), ("a", 0.1)):
+        await calls.ask(worst_case_usd, worker_id)
+    assert calls.through == [0, 2]  # the last would fit, but its Worker's second came first
     budget.settle("a", 0.8, 0.1)
     await turns()
-    assert calls.through == [0, 1, 2]
+    assert calls.through == [0, 1, 2, 3]
 
 
 async def test_a_cancelled_waiter_makes_way_and_a_cancelled_grant_is_given_back():
