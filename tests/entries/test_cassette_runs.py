@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rw import cli, parts
+from rw import cli, worker_pool
 from rw.config import load_config
 from rw.errors import CassetteError
 from rw.evaluate import answer
@@ -56,7 +56,7 @@ async def test_a_run_is_replayed_with_its_losses_and_nothing_is_asked_or_spent(t
     path = tmp_path / "tape" / "calls.jsonl"
     found, booked = await answered(tmp_path / "recorded", cassette(path, "record"))
     whole = path.read_bytes()
-    monkeypatch.setattr(parts, "serve", no_worker)
+    monkeypatch.setattr(worker_pool, "serve", no_worker)
     again, replayed = await answered(tmp_path / "replayed", cassette(path, "replay"))
     assert again == found
     statuses = {outcome.status for outcomes in found for outcome in outcomes}
