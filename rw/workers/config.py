@@ -110,7 +110,9 @@ class ClientConfig:
     attempt_timeout_s: float | None = 180.0  # one request, from its start to the last byte of its body
     call_deadline_s: float | None = 300.0  # one logical call, with all its attempts and waits; wins over everything
     max_body_bytes: int = 1024 * 1024  # decompressed; of a stream its text, whose chunks may be 16 times as long
-    adaptive_concurrency: bool = True  # feel for the limit of a Worker that answers 429, below its max_concurrent
+    # Feel for the limits of Workers that answer 429, below those set for them. For limits that are fixed and unknown:
+    # a known one is better set, and a Worker that rejects calls at random, as an overloaded one may, only gets slower.
+    adaptive_concurrency: bool = False
     worker_seed: str = "fixed"  # fixed: every call sends the Worker's seed | per_call: a seed derived from the call id
     retry: RetryPolicy = RetryPolicy()
 

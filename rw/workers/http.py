@@ -25,7 +25,7 @@ from rw.workers.keys import KeyMask, read_key
 from rw.workers.ledger import Ledger
 from rw.workers.limits import ConcurrencyLimits
 from rw.workers.logical_call import CallContext, LogicalCall
-from rw.workers.pacing import Pace
+from rw.workers.pacing import Pace, Sending
 from rw.workers.pricing import PriceTable
 from rw.workers.reply import Failure, Reply
 from rw.workers.transport import Transport
@@ -70,7 +70,10 @@ class HttpWorkerClient:
         self._transport = Transport(workers)
         most = {worker.id: worker.max_concurrent for worker in workers}
         self._limits = ConcurrencyLimits(most, clock, self._config.adaptive_concurrency)
-        self._paces = {w.id: Pace(w.requests_per_minute, w.tokens_per_minute, clock, sleep) for w in workers}
+        self._paces = {
+            w.id: Pace(w.requests_per_minute, w.tokens_per_minute, clock, sleep, self._config.adaptive_concurrency)
+            for w in workers
+        }
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._said: set[tuple[str, str]] = set()
@@ -147,17 +150,23 @@ class HttpWorkerClient:
             self._loop = loop
         return self._session
 
-    def attempted(self, worker_id: str, outcome: Reply | Failure) -> None:
-        """Notes how an attempt ended."""
+    def attempted(self, worker_id: str, outcome: Reply | Failure, sending: Sending) -> None:
+        """Notes how an attempt ended, and what that says of the Worker's limits."""
         if outcome.unbelieved:
             self.usage_unbelieved[worker_id] += 1
-            self._say_once(
-                worker_id, "usage", "reports usage that cannot be true and counts as missing", outcome.unbelieved
-            )
+            what = "reports usage that cannot be true and counts as missing"
+            self._say_once(worker_id, "usage", what, outcome.unbelieved)
+        pace = self._paces[worker_id]
         if isinstance(outcome, Reply):
             self._limits.succeeded(worker_id)
-        elif outcome.cause is FailureCause.RATE_LIMITED:
-            self._limits.rejected(worker_id, outcome.retry_after_s)
+            pace.succeeded(sending)
+            return
+        retry_after_s = outcome.retry_after_s or 0.0
+        if retry_after_s and outcome.unbilled:
+            # A wait beyond the deadline fails this call and must not keep those that come later from asking again.
+            pace.hold_back(min(retry_after_s, self._config.call_deadline_s or retry_after_s))
+        if outcome.cause is FailureCause.RATE_LIMITED and not pace.rejected(sending, retry_after_s):
+            self._limits.rejected(worker_id, retry_after_s)
 
     def retried(self, cause: FailureCause) -> None:
         """Notes that an attempt is repeated."""

@@ -1,8 +1,4 @@
-"""How many requests may be in flight to each Worker at once.
-
-A user's limit is an upper bound. Below it, the limit of a Worker that answers 429 is felt for: each rejection takes a
-permit away, each success at the limit gives a fraction back, so that few calls are rejected and few permits idle.
-"""
+"""How many requests may be in flight to each Worker at once: the user's limit, and below it what the Worker takes."""
 
 from __future__ import annotations
 
@@ -12,55 +8,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
-FIRST_LIMIT = 16  # before anything is known of a Worker; doubles with every round of successes
-PROBING = 0.02  # of a permit is given back by a success after a cut: about this share of calls is then rejected
-PROBING_GROWTH = 1.5  # by which this share grows with every round that nothing is rejected in
-SMALLEST_ROUND = 16  # successes that make a round where the limit is smaller
-CALM_WAITS = 20.0  # times the Retry-After of a rejection, for which the limit then does not grow
-LONGEST_CALM_S = 60.0
-
-
-class AdaptiveLimit:
-    """How many requests a Worker takes at once, as far as its answers tell; between 1 and `most`. Pure: time is given.
-
-    After a rejection the limit grows slowly at first and then faster; far below what had worked before the rejections
-    began, by one with every success, so that a passing disturbance does not throttle a Worker for long.
-    """
-
-    def __init__(self, most: int, first: int = FIRST_LIMIT):
-        self._most = most
-        self._limit = float(min(first, most))
-        self._fast_below = float(most)  # grows by one with every success up to here
-        self._has_grown = True  # since the last rejection
-        self._rounds = 0.0  # of successes since the last rejection
-        self._calm_until_s = float("-inf")
-
-    @property
-    def value(self) -> int:
-        """The limit now."""
-        return int(self._limit)
-
-    def succeeded(self, now_s: float) -> None:
-        """A request was answered while the limit was reached."""
-        if now_s < self._calm_until_s or self._limit >= self._most:
-            return
-        if self._limit < self._fast_below:
-            growth = 1.0
-        else:
-            growth = PROBING * PROBING_GROWTH**self._rounds
-            self._rounds += 1 / max(self._limit, SMALLEST_ROUND)
-        self._limit = min(float(self._most), self._limit + min(growth, 1.0))
-        self._has_grown = True
-
-    def rejected(self, now_s: float, retry_after_s: float) -> None:
-        """A request was answered with 429."""
-        if self._has_grown:  # the first rejection of several says most about the limit
-            self._fast_below = self._limit / 2
-        self._has_grown = False
-        self._rounds = 0.0
-        self._limit = max(1.0, self._limit - 1)
-        # A Worker that stops all calls for a while makes each rejection dear.
-        self._calm_until_s = max(self._calm_until_s, now_s + min(CALM_WAITS * retry_after_s, LONGEST_CALM_S))
+from rw.workers.adaptive import AdaptiveLimit
 
 
 class Permits:

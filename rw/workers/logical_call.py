@@ -35,7 +35,7 @@ OUTPUT_SLACK = 4  # times max_output_tokens that a report may hold: some servers
 class CallObserver(Protocol):
     """Who counts what happens to calls."""
 
-    def attempted(self, worker_id: str, outcome: Reply | Failure) -> None: ...
+    def attempted(self, worker_id: str, outcome: Reply | Failure, sending: Sending) -> None: ...
 
     def retried(self, cause: FailureCause) -> None: ...
 
@@ -114,7 +114,7 @@ class LogicalCall:
             if context.budget is not None:
                 await context.budget.reserve(self._worker.id, self._worst_case_usd)
         except BaseException:
-            context.pace.correct(sending, 0)
+            context.pace.settle(sending, 0)
             raise
         outcome: Reply | Failure | None = None
         streamed = context.transport.is_streamed(self._worker.id)
@@ -128,9 +128,7 @@ class LogicalCall:
         finally:
             self._latency_s = self._clock() - began_s
             self._settle(attempt, outcome, sending)
-        if isinstance(outcome, Failure) and outcome.retry_after_s and outcome.unbilled:
-            context.pace.hold_back(min(outcome.retry_after_s, self._config.call_deadline_s or outcome.retry_after_s))
-        context.observer.attempted(self._worker.id, outcome)
+        context.observer.attempted(self._worker.id, outcome, sending)
         return context.transport.learn(self._worker.id, outcome, attempt.was_plain) if streamed else outcome
 
     def _make_attempt(self, streamed: bool) -> Attempt:
@@ -162,13 +160,11 @@ class LogicalCall:
         cost_usd = self._cost_usd(usage)
         is_unknown = usage is None and may_be_billed(attempt.has_connected, outcome)
         unknown_usd = self._worst_case_usd if is_unknown else 0.0
+        tokens = usage.input_tokens + usage.output_tokens if usage else None if is_unknown else 0
+        self._context.pace.settle(sending, tokens)
         if self._context.budget is not None:
             spent_usd = (cost_usd or 0.0) + unknown_usd
             self._context.budget.settle(self._worker.id, self._worst_case_usd, spent_usd, unknown_usd)
-        if usage is not None:
-            self._context.pace.correct(sending, usage.input_tokens + usage.output_tokens)
-        elif not is_unknown:
-            self._context.pace.correct(sending, 0)
         accepted = isinstance(outcome, Reply)
         if not accepted:
             self._retry_cost_usd += cost_usd or 0.0

@@ -1,4 +1,5 @@
-"""When the next request may be sent to a Worker: its rates per minute, and the waits that it has asked for.
+"""When the next request may be sent to a Worker: its rates per minute, those that it turns out to have, and the waits
+that it has asked for.
 
 Each Worker has a pace of its own, so that one that is slow or limited never delays the others.
 """
@@ -12,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from rw.workers.adaptive import AdaptiveRate, Levels
 from rw.workers.limits import Permits
 
 MINUTE_S = 60.0
@@ -21,10 +23,12 @@ LATENESS_S = 0.05  # of a timer that the next request may make up for
 
 @dataclasses.dataclass(eq=False)
 class Sending:
-    """A request in the last minute's account."""
+    """A request that was let through."""
 
     at_s: float
-    tokens: int
+    tokens: int  # at their upper bound until it is settled
+    level: int  # requests under way when it was sent, itself included
+    has_waited: bool  # for its turn in the rate
 
 
 class Pace:
@@ -40,6 +44,7 @@ class Pace:
         tokens_per_minute: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+        adaptive: bool = False,
     ):
         # Longer by what a late timer may make up for, so that no minute holds one request too many.
         self._interval_s = (MINUTE_S + LATENESS_S) / requests_per_minute if requests_per_minute else 0.0
@@ -50,6 +55,8 @@ class Pace:
         self._held_until_s = float("-inf")
         self._sent: collections.deque[Sending] = collections.deque()
         self._tokens = 0  # of all in `_sent`
+        self._under_way = 0
+        self._rate, self._levels = AdaptiveRate() if adaptive else None, Levels()
 
     async def admit(self, tokens: int) -> Sending:
         """Waits until a request may be sent.
@@ -62,16 +69,21 @@ class Pace:
             tokens = min(tokens, int(self._tokens_per_minute))
         await self._turn.acquire()
         try:
-            has_waited = False
+            due_s, has_waited = self._clock(), False
             while (wait_s := self._wait_s(tokens)) > 0:
-                has_waited = True
+                now_s = self._clock()
+                has_waited = has_waited or self._next_at_s > now_s
+                due_s = now_s + wait_s
                 await self._sleep(min(wait_s, LOOK_AGAIN_S) if self._wait_for_tokens_s(tokens) else wait_s)
-            return self._send(tokens, has_waited)
+            return self._send(tokens, due_s, has_waited)
         finally:
             self._turn.release()
 
-    def correct(self, sending: Sending, tokens: int) -> None:
-        """The request used this many tokens; 0 where it was not sent after all."""
+    def settle(self, sending: Sending, tokens: int | None) -> None:
+        """The request is over; it used this many tokens, 0 where it was not sent after all, None where nobody knows."""
+        self._under_way -= 1
+        if tokens is None:
+            return
         if self._sent and sending.at_s >= self._sent[0].at_s:
             self._tokens += tokens - sending.tokens
         sending.tokens = tokens
@@ -80,11 +92,29 @@ class Pace:
         """Nothing is sent for so long: the Worker has asked for it."""
         self._held_until_s = max(self._held_until_s, self._clock() + seconds)
 
-    def _send(self, tokens: int, has_waited: bool) -> Sending:
+    def succeeded(self, sending: Sending) -> None:
+        """The request was answered."""
+        self._levels.accepted(sending.level)
+        if self._rate is not None:
+            self._rate.succeeded(self._clock(), sending.at_s, sending.has_waited)
+
+    def rejected(self, sending: Sending, retry_after_s: float) -> bool:
+        """The request was answered with 429; returns whether that says something about the rate."""
+        if self._levels.is_about_concurrency(sending.level):
+            return False
+        if self._rate is not None:
+            self._rate.rejected(self._clock(), sending.at_s, retry_after_s)
+        return True
+
+    def _send(self, tokens: int, due_s: float, has_waited: bool) -> Sending:
         now_s = self._clock()
-        due_s = max(self._next_at_s, now_s - LATENESS_S) if has_waited else now_s
-        self._next_at_s = due_s + self._interval_s
-        sending = Sending(now_s, tokens)
+        interval_s = self._interval_s
+        if self._rate is not None:
+            interval_s = max(interval_s, self._rate.interval_s)
+            self._rate.sent(now_s)
+        self._next_at_s = max(due_s, now_s - LATENESS_S) + interval_s
+        self._under_way += 1
+        sending = Sending(now_s, tokens, self._under_way, has_waited)
         if self._tokens_per_minute is not None:
             self._sent.append(sending)
             self._tokens += tokens

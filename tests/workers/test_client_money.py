@@ -181,7 +181,7 @@ async def test_caps_hold_under_parallel_calls_with_faults(tmp_path):
     )
     cap_usd = 40 * WORST_USD
     ledger, budget = Ledger(tmp_path / "ledger.jsonl"), Budget(BudgetConfig(run_usd=cap_usd))
-    config = ClientConfig(retry=QUICK, adaptive_concurrency=False)
+    config = ClientConfig(retry=QUICK)
     endpoint = worker(server.base_url, max_concurrent=256)
     client = HttpWorkerClient([endpoint], PRICES, ledger, config, budget=budget)
     most_usd = 0.0

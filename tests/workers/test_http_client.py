@@ -470,8 +470,7 @@ async def test_after_500_cancelled_calls_64_parallel_calls_still_work(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl")
     hang = True
     server = await serve(echo, faults=lambda call, attempt: Fault.HANG if hang else None)
-    config = ClientConfig(adaptive_concurrency=False)
-    client = HttpWorkerClient([endpoint(server.base_url, max_concurrent=64)], PRICES, ledger, config)
+    client = HttpWorkerClient([endpoint(server.base_url, max_concurrent=64)], PRICES, ledger)
     tasks = [asyncio.create_task(client.call(request(call=i))) for i in range(500)]
     while sum(client.in_flight.values()) < 64 or server.requests < 64:
         await asyncio.sleep(0.01)
