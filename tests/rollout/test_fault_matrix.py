@@ -30,9 +30,7 @@ COST_USD = (INPUT_TOKENS * 10.0 + OUTPUT_TOKENS * 40.0) / 1e6
 TEMPLATE_BYTES = 1024  # what a chat template may add to the content, as the client reckons
 HASTE = 100.0  # seconds of the client's clock in one of ours; time-outs know no other than ours
 LASTING, PASSING, HEALTHY = range(3)  # rollouts of every query
-SIBLING_S = (
-    0.25  # the latency of a Worker beside the failing one; longer than quick faults take, shorter than time-outs
-)
+SIBLING_S = 0.4  # latency of a Worker before which something else must come; half of a time-out
 
 
 class Port(enum.Enum):
@@ -134,6 +132,19 @@ CALLS = {Mode.SINGLE: 1, Mode.MULTI: 3, Mode.AGENTIC: 4}
 ALL_VICTIMS = {(mode, rollout) for mode in Mode for rollout in (LASTING, PASSING)}
 
 
+class WatchedLedger(Ledger):
+    """Tells when the first call is booked of the layer that has a failing one."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.first_of_layer = asyncio.Event()
+
+    def call(self, call, *fields, **named):
+        super().call(call, *fields, **named)
+        if (call.group, call.rollout, call.turn, call.call) == (Mode.AGENTIC, LASTING, 1, 0):
+            self.first_of_layer.set()
+
+
 class Stage:
     """Servers, client and pool of one step, with a fault in the rollouts that are to have it."""
 
@@ -155,17 +166,19 @@ class Stage:
         return Completion("x is 4", INPUT_TOKENS, OUTPUT_TOKENS)
 
     def latency(self, call):
-        """Beside the failing call of a layer one is answered before it fails, and one after."""
+        """Beside the failing call of a layer one is answered before it fails; see `faults` and `wait_shortly`."""
         _, mode, rollout, turn, _ = map(int, call.call_header.split("/"))
         in_layer = (mode, rollout, turn) == (Mode.AGENTIC, LASTING, 1) and (mode, rollout) in self.victims
-        return {"worker_1": 0.0, "worker_3": SIBLING_S}.get(call.model, 0.05) if in_layer else 0.0
+        slow = {"worker_2": not self.row.heals, "worker_3": self.row.slow}
+        return SIBLING_S if in_layer and slow.get(call.model) else 0.0
 
     def faults(self, call, attempt):
         _, mode, rollout, turn, number = map(int, call.call_header.split("/"))
         if (mode, rollout) not in self.victims:
             return None
         if (mode, rollout, turn, call.model) == (Mode.AGENTIC, LASTING, 1, "worker_3") and self.row.cause:
-            return Fault.HTTP_429 if attempt == 1 else Fault.HANG
+            # The other call of the layer must not end before: where that one hangs, too, this one begins to later.
+            return Fault.HTTP_429 if self.row.slow and attempt == 1 else Fault.HANG
         if call.model != "worker_2" or (turn, number) != VICTIM_CALL[mode] or isinstance(self.fault, Port):
             return None
         return self.fault if rollout == LASTING or attempt == 1 else None
@@ -176,8 +189,10 @@ class Stage:
         return (input_bound * 10.0 + MAX_OUTPUT_TOKENS * 40.0) / 1e6
 
     async def wait_shortly(self, seconds):
-        """The client's waits, at a hundredth; before a retry a closed or stalled port is opened."""
+        """The client's waits, at a hundredth; before a retry a port is opened, and a layer's first call is answered."""
         await self.servers["worker_5"].accept_connections()
+        if (Mode.AGENTIC, LASTING) in self.victims:
+            await self.ledger.first_of_layer.wait()
         await asyncio.sleep(seconds / HASTE)
 
     @contextlib.asynccontextmanager
@@ -347,10 +362,8 @@ async def check_step(stage, codec, protocol, world):
     for mode in Mode:
         for rollout, scored in enumerate(groups[mode]):
             fails = (mode, rollout) in stage.victims and row.cause and (rollout == LASTING or not row.heals)
-            if fails:
-                check_failed(stage, mode, rollout, scored, attempts, calls)
-            else:
-                check_answered(stage, mode, rollout, scored, attempts, calls)
+            check = check_failed if fails else check_answered
+            check(stage, mode, rollout, scored, attempts, calls)
     trajectories = [scored.trajectory for rollouts in groups.values() for scored in rollouts]
     accepted = [call.cost_usd or 0.0 for t in trajectories for call in t.calls if call.status is CallStatus.OK]
     assert booked_usd(read_ledger(stage.ledger.path)[0]) == pytest.approx(sum(accepted))
@@ -362,7 +375,7 @@ async def test_fault_in_each_mode(fault, row, transport, codec, protocol, world,
     # A port that opens again at the first wait must be that of whoever waits.
     steps = [{victim} for victim in sorted(ALL_VICTIMS)] if isinstance(fault, Port) else [ALL_VICTIMS]
     for number, victims in enumerate(steps):
-        ledger = Ledger(tmp_path / f"ledger_{number}.jsonl")
+        ledger = WatchedLedger(tmp_path / f"ledger_{number}.jsonl")
         await check_step(Stage(fault, row, transport, ledger, victims), codec, protocol, world)
 
 
@@ -373,7 +386,7 @@ async def test_refusal_in_each_mode_stops_the_step_and_leaves_nothing(
     fault, mode, transport, codec, protocol, world, tmp_path
 ):
     row = Row("client_error", NOTHING, heals=False)
-    stage = Stage(fault, row, transport, Ledger(tmp_path / "ledger.jsonl"), {(mode, LASTING), (mode, PASSING)})
+    stage = Stage(fault, row, transport, WatchedLedger(tmp_path / "ledger.jsonl"), {(mode, LASTING), (mode, PASSING)})
     with pytest.raises(WorkerRefusedError, match="worker_2.*injected fault"):
         await stage.run(codec, protocol, world)
     attempts, calls = stage.books()
