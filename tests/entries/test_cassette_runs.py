@@ -22,13 +22,13 @@ LOSSY = [
     ("workers.fault_rate", "0.3"),
     ("client.retry.server_error", "1"),
     ("client.retry.backoff_s", "0.001"),
-    ("evaluation.every", "0"),
+    ("rollout.max_lost", "1"),
 ]
 
 
 def cassette(path, mode, questions=6, live=False):
     keys = [("workers.cassette", str(path)), ("workers.cassette_mode", mode), ("workers.allow_live", str(live))]
-    return [*LOSSY, *keys, ("evaluation.test_queries", str(questions))]
+    return [*LOSSY, *keys, ("evaluation.every", "0"), ("evaluation.test_queries", str(questions))]
 
 
 async def answered(workdir_path, overrides):
@@ -107,7 +107,7 @@ def test_the_flag_is_for_replays(tmp_path, capsys):
 
 def train(workdir, warm, path, mode, *more):
     """Arguments of `rw train` for a run with losses and a cassette."""
-    settings = [("init.path", str(warm)), ("evaluation.arms", "('trained','oracle')"), *LOSSY[:3], *more]
+    settings = [("init.path", str(warm)), ("evaluation.arms", "('trained','oracle')"), *LOSSY, *more]
     settings += [("workers.cassette", str(path)), ("workers.cassette_mode", mode)]
     return "train", workdir, *(f"--config.{key}={text}" for key, text in settings)
 
