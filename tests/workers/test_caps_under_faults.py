@@ -24,11 +24,13 @@ CALLERS = 256
 # 200 MB each, or a second in which nothing is sent: they have tests of their own.
 SLOW = {Fault.HUGE_BODY, Fault.GZIP_BOMB, Fault.HTTP_429_RETRY_AFTER, Fault.HTTP_429_RETRY_DATE}
 NOT_BILLED = {Fault.HTTP_429, Fault.HTTP_500, Fault.HTTP_502_HTML, Fault.HTTP_503_HTML}
-FAULTS = [fault for fault in (*PASSING, *sorted(BAD_USAGE, key=str)) if fault not in SLOW]
+HANGS = (Fault.HANG, Fault.HANG_AFTER_HEADERS, Fault.HANG_IN_BODY, Fault.SLOW)
+FAULTS = [fault for fault in (*PASSING, *sorted(BAD_USAGE, key=str)) if fault not in {*SLOW, *HANGS}]
 CONTENT = "question"
 RUN_USD, A_USD, B_USD = 0.6, 0.3, 0.5
 RETRY = RetryPolicy(backoff_s=0.001, backoff_cap_s=0.002, rate_limited=1)
-CLIENT = ClientConfig(attempt_timeout_s=0.1, call_deadline_s=0.3, adaptive_concurrency=False, retry=RETRY)
+# Long enough for 256 calls at once on a busy machine: what timed out before it began would be asked for ever.
+CLIENT = ClientConfig(attempt_timeout_s=2.0, call_deadline_s=6.0, adaptive_concurrency=False, retry=RETRY)
 
 
 class WatchedBudget(Budget):
@@ -58,14 +60,14 @@ class Billing:
     """A Worker that remembers what it did work for."""
 
     def __init__(self, seed):
-        self.faults = mixed_faults(0.3, seed, FAULTS)
+        self.faults, self.hangs = mixed_faults(0.3, seed, FAULTS), mixed_faults(0.01, seed + 1000, HANGS)
         self.tokens = collections.Counter()
 
     def answer(self, call):
         return Completion(f"reply to {call.call_header}", 30, 1 + len(call.call_header) % 17)
 
     def fault(self, call, attempt):
-        fault = self.faults(call, attempt)
+        fault = self.hangs(call, attempt) or self.faults(call, attempt)
         if fault not in NOT_BILLED:
             done = self.answer(call)
             self.tokens[call.model, "in"] += done.input_tokens
