@@ -105,7 +105,7 @@ async def test_wait_beyond_the_deadline_fails_one_call_and_later_ones_ask_again(
 
 @pytest.mark.parametrize("adaptive", [False, True])
 async def test_slow_worker_holds_up_no_other(adaptive):
-    server = await serve(lambda call: Completion("ok", 3, 1), latency=lambda call: 0.5 if call.model == "a" else 0.0)
+    server = await serve(lambda call: Completion("ok", 3, 1), latency=lambda call: 5.0 if call.model == "a" else 0.0)
     workers = [
         WorkerEndpoint("a", "d", server.base_url, "a", max_concurrent=2, tokens_per_minute=20_000.0),
         WorkerEndpoint("b", "d", server.base_url, "b"),
@@ -114,8 +114,8 @@ async def test_slow_worker_holds_up_no_other(adaptive):
     slow = [asyncio.create_task(client.call(request("a", i))) for i in range(50)]
     began = time.monotonic()
     quick = await asyncio.gather(*(client.call(request("b", i)) for i in range(50)))
-    assert time.monotonic() - began < 0.45 and {call.status for call in quick} == {CallStatus.OK}
-    assert max(call.queue_wait_s for call in quick) < 0.45 and client.in_flight == {"a": 2, "b": 0}
+    assert time.monotonic() - began < 4.5 and {call.status for call in quick} == {CallStatus.OK}
+    assert max(call.queue_wait_s for call in quick) < 4.5 and client.in_flight == {"a": 2, "b": 0}
     assert client.concurrency_limits == {"a": 2, "b": client.concurrency_limits["b"]}
     for task in slow:
         task.cancel()
