@@ -113,6 +113,7 @@ def train(workdir, warm, path, mode, *more):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1200)
 def test_a_trained_run_that_was_killed_while_recording_is_replayed(run, warm, command, environment, tmp_path):
     path, recorded, replayed = tmp_path / "calls.jsonl", tmp_path / "recorded", tmp_path / "replayed"
     for calls in (20, 90, 150):  # in a validation, in steps
