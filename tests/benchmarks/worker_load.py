@@ -234,6 +234,7 @@ def make_client(options: argparse.Namespace, base_url: str, ledger: Ledger) -> H
             name: getattr(usual, name) * options.scale
             for name in ("first_byte_timeout_s", "attempt_timeout_s", "call_deadline_s")
         },
+        adaptive_concurrency=not options.knows_limit,
         retry=RetryPolicy(backoff_s=options.scale, backoff_cap_s=60 * options.scale),
     )
     return HttpWorkerClient(endpoints, PriceTable.from_endpoints(endpoints), ledger, config)
