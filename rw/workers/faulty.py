@@ -143,7 +143,8 @@ def _body(answer: dict[str, Any], fault: Fault | None) -> bytes:
 def _stream(chunks: list[dict[str, Any]], fault: Fault | None) -> list[bytes]:
     half = len(chunks) // 2
     if fault is Fault.WRONG_SCHEMA:
-        return events({"token": {"text": chunk["choices"][0]["delta"].get("content")}} for chunk in chunks[1:-2])
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+        return events({"token": {"text": delta.get("content")}} for delta in deltas)
     if fault is Fault.NO_CHOICES:
         return events(chunk | {"choices": []} for chunk in chunks)
     if fault is Fault.NO_USAGE:
