@@ -40,6 +40,7 @@ from rw.workdir import Workdir
 from rw.worker_pool import booked_replays, digests, is_replay_alone, open_client, open_workers, with_cassette
 from rw.workers.budget import Budget
 from rw.workers.config import WorkerEndpoint
+from rw.workers.http import HttpWorkerClient
 from rw.workers.interface import WorkerClient
 from rw.workers.journal import Journal, Journals
 from rw.workers.journaled import JournaledClient
@@ -70,6 +71,7 @@ class Parts:
     test: Sequence[Query]
     endpoints: Mapping[str, WorkerEndpoint]  # the Workers, by id
     client: WorkerClient
+    http: HttpWorkerClient | None  # behind `client`; None where a cassette takes its place
     journals: Journals
     ledger: Ledger
     budget: Budget
@@ -101,9 +103,11 @@ class Parts:
         finally:
             self.budget.end_step()
 
-    def spending_metrics(self) -> dict[str, Any]:
-        """What the run has spent so far, which cap that is nearest to, and how Workers count tokens."""
-        return {**self.ledger.spent.metrics(), **self.budget.metrics(), **self.usage.metrics()}
+    def client_metrics(self) -> dict[str, Any]:
+        """What the run has spent so far, which cap that is nearest to, how Workers count tokens, and how calls went
+        since this was last asked."""
+        calls = {} if self.http is None else self.http.take_metrics()
+        return {**self.ledger.spent.metrics(), **self.budget.metrics(), **self.usage.metrics(), **calls}
 
     async def collect(
         self,
@@ -197,6 +201,7 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
             test=test,
             endpoints={endpoint.id: endpoint for endpoint in endpoints},
             client=client,
+            http=http,
             journals=open_journals(config, workdir, codec, prompts, endpoints),
             ledger=ledger,
             budget=budget,

@@ -290,7 +290,7 @@ class Trainer:
             spent_before_usd=self.spent_usd,
             retry_cost=reward.retry_cost,
         )
-        row |= self.parts.spending_metrics()
+        row |= self.parts.client_metrics()
         row |= {f"sampler/{name}": value for name, value in self.engine.stats().items()}
         row |= {"rho_b": plan.forced_ratio, "data/batch_index": plan.data_batch_index}
         row |= {"data/unique_queries": len(plan.queries)}

@@ -33,6 +33,7 @@ from rw.workers.transport import Transport
 __all__ = ["ClientConfig", "HttpWorkerClient", "WorkerEndpoint"]
 
 _LOG = logging.getLogger(__name__)
+_CAUSES = {FailureCause.RATE_LIMITED: "429", FailureCause.SERVER_ERROR: "5xx"}  # as dashboards call them
 
 
 class HttpWorkerClient:
@@ -80,6 +81,7 @@ class HttpWorkerClient:
         self.retries: collections.Counter[FailureCause] = collections.Counter()
         self.usage_missing: collections.Counter[str] = collections.Counter()
         self.usage_unbelieved: collections.Counter[str] = collections.Counter()
+        self._told = {"retries": self.retries.copy(), "usage_unbelieved": self.usage_unbelieved.copy()}
 
     @property
     def in_flight(self) -> dict[str, int]:
@@ -94,6 +96,21 @@ class HttpWorkerClient:
     def take_peak_in_flight(self) -> dict[str, int]:
         """The most calls that held a permit at once since this was last asked, by Worker."""
         return self._limits.take_peaks()
+
+    def take_metrics(self) -> dict[str, float]:
+        """What happened since this was last asked.
+
+        `retries/{cause}`: attempts repeated, where any were, `429` and `5xx` among the causes. `worker/{id}/in_flight`:
+        the most calls at once. `worker/{id}/usage_unbelieved`: attempts, where any were.
+        """
+        retries = self.retries - self._told["retries"]
+        unbelieved = self.usage_unbelieved - self._told["usage_unbelieved"]
+        self._told = {"retries": self.retries.copy(), "usage_unbelieved": self.usage_unbelieved.copy()}
+        return {
+            **{f"retries/{_CAUSES.get(cause, cause.value)}": float(count) for cause, count in retries.items()},
+            **{f"worker/{worker_id}/in_flight": float(peak) for worker_id, peak in self.take_peak_in_flight().items()},
+            **{f"worker/{worker_id}/usage_unbelieved": float(count) for worker_id, count in unbelieved.items()},
+        }
 
     async def call(self, request: WorkerRequest) -> WorkerCall:
         """One logical call with its retries; a failure of the Worker is no exception.

@@ -631,3 +631,19 @@ async def test_storm_of_faults_and_cancellations_keeps_the_books_straight(calls,
     assert torn == 0 and len({record["call"] for record in bookings}) == len(bookings) >= len(finished)
     costs = [outcome.cost_usd or 0.0 for outcome in finished]
     assert booked_usd(records) == pytest.approx(sum(costs)) and spent_usd(records) > booked_usd(records) > 0
+
+
+async def test_what_happened_since_it_was_last_asked_is_told_once():
+    def faults(call, attempt):
+        return Fault.HTTP_429 if attempt == 1 else Fault.HTTP_500 if attempt == 2 else None
+
+    server = await serve(lambda call: Completion("ok", 1, 1), faults=faults)
+    worker = WorkerEndpoint("w", "", server.base_url, "m", input_price=0.0, output_price=0.0)
+    prices = PriceTable.from_endpoints([worker])
+    client = HttpWorkerClient([worker], prices, None, sleep=lambda seconds: asyncio.sleep(0))
+    assert client.take_metrics() == {"worker/w/in_flight": 0}
+    await client.call(WorkerRequest(CallId(1, 0, 0, 1, 0), "w", "n1", None, (), "q", "q"))
+    assert client.take_metrics() == {"retries/429": 1, "retries/5xx": 1, "worker/w/in_flight": 1}
+    assert client.take_metrics() == {"worker/w/in_flight": 0}
+    await client.close()
+    await server.close()
