@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from rw.types import CallStatus, Role, WorkerCall
 
 def describe_call(call: WorkerCall) -> dict[str, Any]:
     """The call as JSON writes it; its enums are strings."""
-    return dataclasses.asdict(call)
+    return dict(vars(call))  # several times quicker than dataclasses.asdict, and no field is a dataclass
 
 
 def load_call(record: Mapping[str, Any]) -> WorkerCall:

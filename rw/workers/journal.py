@@ -265,7 +265,7 @@ def _digest(text: str) -> str:
 
 
 def _place(call: CallId) -> dict[str, Any]:
-    return {"call": list(dataclasses.astuple(call))}
+    return {"call": [call.step, call.group, call.rollout, call.turn, call.call]}
 
 
 def _call(record: Mapping[str, Any]) -> CallId:
