@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import math
 
-FIRST_LIMIT = 16  # requests at once, before anything is known of a Worker; doubles with every round of successes
+FIRST_LIMIT = 8  # requests at once, before anything is known of a Worker; doubles with every round of successes
 PROBING = 0.02  # of a step down is taken back by a success after it: about this share of calls is then rejected
 PROBING_GROWTH = 1.5  # by which this share grows with every round that nothing is rejected in
 ROUND = 16  # successes, at least

@@ -124,6 +124,29 @@ def test_status_decides_the_cause(status, cause, refused):
         assert read_reply(200, JSON, inside).refused_status == refused
 
 
+def refusal(status, error, retry_after_s=None):
+    outcome = read_reply(status, JSON, json.dumps({"error": error}).encode(), retry_after_s)
+    return outcome.cause, outcome.refused_status
+
+
+def test_refusals_are_told_from_what_only_looks_like_one():
+    flagged = {"message": "flagged", "metadata": {"reasons": ["violence"], "provider_name": "p"}}
+    assert refusal(403, flagged) == (FailureCause.CLIENT_ERROR, None)
+    assert refusal(403, {"metadata": {"flagged_input": "…"}}) == (FailureCause.CLIENT_ERROR, None)
+    assert refusal(403, {"metadata": {"limit_source": "key_limit"}}) == (FailureCause.CLIENT_ERROR, 403)
+    assert refusal(403, "forbidden") == (FailureCause.CLIENT_ERROR, 403)
+    assert refusal(401, flagged) == (FailureCause.CLIENT_ERROR, 401)
+    # Credit that is bound by calls in flight comes back; credit that is used up does not, whatever the status.
+    assert refusal(402, {"message": "in flight"}, retry_after_s=3.0) == (FailureCause.RATE_LIMITED, None)
+    assert refusal(429, {"code": "insufficient_quota"}) == (FailureCause.CLIENT_ERROR, 429)
+    assert refusal(429, {"code": "rate_limit_exceeded"}) == (FailureCause.RATE_LIMITED, None)
+
+
+def test_what_was_turned_down_is_not_billed_and_what_broke_may_be():
+    assert all(read_reply(status, JSON, b"{}").unbilled for status in (301, 400, 401, 404, 408, 429, 500, 503))
+    assert not any(read_reply(200, JSON, body).unbilled for body in (b"", b"<html>", b"{}", b'{"error": "died"}'))
+
+
 def test_error_beside_a_partial_choice_is_not_an_answer():
     body = answer({"content": "partial"}, "error", {"prompt_tokens": 5, "completion_tokens": 2})
     record = json.loads(body)
