@@ -70,7 +70,7 @@ class Attempt:
 
                 def begun() -> None:
                     nonlocal awaits_first
-                    if awaits_first:
+                    if awaits_first and not timeout.expired():
                         awaits_first = False
                         timeout.reschedule(None if limit_s is None else began_s + limit_s)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
+import re
 from collections.abc import Iterable
 
 from rw.errors import FailureCause
@@ -16,6 +17,7 @@ from rw.workers.config import WorkerEndpoint
 from rw.workers.reply import Failure, Reply
 
 _LOG = logging.getLogger(__name__)
+_STREAM = re.compile(r"\bstream", re.IGNORECASE)  # and not "upstream"
 STREAMS_WITHOUT_USAGE = 3  # in a row: one alone may be a disturbance
 
 
@@ -41,7 +43,7 @@ class Transport:
         if worker_id not in self._may_change:
             return outcome
         if isinstance(outcome, Failure):
-            if was_plain and outcome.cause is FailureCause.CLIENT_ERROR and "stream" in outcome.message.lower():
+            if was_plain and outcome.cause is FailureCause.CLIENT_ERROR and _STREAM.search(outcome.message):
                 self._stop(worker_id, "refuses streams")
                 return dataclasses.replace(outcome, cause=FailureCause.BAD_RESPONSE)
         elif was_plain:

@@ -247,6 +247,21 @@ async def test_server_that_refuses_streams_is_asked_again_without(caplog):
     assert (refused.failure, refused.attempts) == ("client_error", 1)  # the user wants streams or nothing
 
 
+async def test_a_bad_request_is_not_taken_for_a_refusal_to_stream():
+    bodies = []
+
+    async def reject(req):
+        bodies.append(await req.json())
+        return web.json_response({"error": {"message": "the upstream model does not exist"}}, status=404)
+
+    async with answering(reject) as base_url:
+        client = client_of(base_url)
+        calls = [await client.call(request(call=i)) for i in range(2)]
+        await client.close()
+    assert [(call.failure, call.attempts) for call in calls] == [("client_error", 1)] * 2
+    assert all(body["stream"] for body in bodies)
+
+
 async def test_worker_that_drops_usage_from_its_streams_is_not_streamed_any_more(caplog):
     bodies = []
 
