@@ -55,6 +55,7 @@ class EpisodePool:
         self.config = config
         self._deadline_s = None if config.deterministic else config.deadline_s
         self._places = asyncio.Semaphore(config.concurrency)  # first come, first served
+        self._starting = asyncio.Lock()
         self._faults_logged: set[tuple] = set()
 
     async def run(
@@ -73,6 +74,10 @@ class EpisodePool:
         paid for, and lengths are reported before exclusions.
         """
         async with self._places:
+            # An episode begins by tokenizing; a whole batch that began at once would hold up the loop for seconds, and
+            # with it the answers to the calls of others.
+            async with self._starting:
+                await asyncio.sleep(0)
             episode = None
             try:
                 async with asyncio.timeout(self._deadline_s) as deadline:

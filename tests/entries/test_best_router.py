@@ -15,6 +15,7 @@ from rw.interrupts import Interrupts
 from rw.run_config import EvaluationConfig
 from rw.types import PublishedWeights
 from rw.workdir import Workdir
+from rw.workers.journal import Journals
 
 RIGHT = Outcome("q", "math", "single", "answered", None, None, True, 1e-5, ("worker_1",))
 
@@ -36,7 +37,10 @@ class Device:
 def opened(workdir, router, resume):
     config = types.SimpleNamespace(evaluation=EvaluationConfig(every=1), log=types.SimpleNamespace(tensorboard=False))
     codec = types.SimpleNamespace(fingerprint="abc")
-    parts = types.SimpleNamespace(config=config, workdir=workdir, codec=codec, device=Device(), validation=())
+    journals = Journals(workdir.file("journal"), {})
+    parts = types.SimpleNamespace(
+        config=config, workdir=workdir, codec=codec, device=Device(), validation=(), journals=journals
+    )
     validation = Validation(parts, router)
     validation.resume(resume)
     return validation

@@ -196,3 +196,39 @@ async def test_refusal_and_cancellation_pass_through(make_pool, world):
 def test_impossible_settings_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         PoolConfig(**changes)
+
+
+async def test_episodes_of_a_batch_begin_one_by_one_so_that_the_loop_answers_in_between(world, protocol, codec):
+    waiting = 0
+
+    async def answer(request):
+        return "4"
+
+    class CountingProtocol:
+        """The loop must come around between two dialogues, or what others wait for is late."""
+
+        codec = protocol.codec
+
+        def dialogue(self, query, forced_mode):
+            assert waiting >= started[0]
+            started[0] += 1
+            return protocol.dialogue(query, forced_mode)
+
+    async def count():
+        nonlocal waiting
+        while True:
+            waiting += 1
+            await asyncio.sleep(0)
+
+    started = [0]
+    counter = asyncio.create_task(count())
+    script = world.turns("<mode>single</mode>", '<route model="worker_2">2+2</route>', "<answer>4</answer>")
+    pool = EpisodePool(
+        CountingProtocol(),
+        world.RecordingSampler(codec, script),
+        world.InProcessWorkers(answer),
+        PoolConfig(rollouts_per_query=8),
+    )
+    (group,) = await world.collect(pool, [world.query(0)])
+    counter.cancel()
+    assert started == [8] and all(scored.correct for scored in group.rollouts)
