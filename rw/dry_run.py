@@ -75,7 +75,7 @@ def _dry_run(config: RunConfig, workdir_path: str, phases: Sequence[Phase]) -> i
     reserved = {worker.id: worst_case_usd(prices, worker, content) for worker in endpoints}
     shortfalls, remarks = judge_caps(config, found, reserved)
     console = Console(highlight=False, soft_wrap=True)
-    for table in (phase_table(found), mode_table(found), worker_table(found, terms)):
+    for table in (*phase_tables(found), mode_table(found), worker_table(found, terms)):
         print_one(table, console)
     for sentence in (*notes(config, lengths, measured, terms), *remarks, *shortfalls):
         console.print(sentence, markup=False)
@@ -94,7 +94,8 @@ def warm_start_phase(config: RunConfig) -> Phase:
     """The demonstrations; drills are answered by Workers of our own."""
     rollouts = config.warmstart.steps * config.warmstart.queries_per_batch
     forced = rollouts * config.warmstart.forced_share
-    return Phase("warm start", forced, rollouts - forced, config.warmstart.policy == "drills")
+    is_free = config.warmstart.policy == "drills"
+    return Phase("warm start (unpaid)" if is_free else "warm start", forced, rollouts - forced, is_free)
 
 
 def run_phases(config: RunConfig) -> list[Phase]:
@@ -206,16 +207,17 @@ def _too_low_for_one_call(
     return [(*cap, list(workers), max(workers.values())) for cap, workers in found.items()]
 
 
-def phase_table(found: Estimate) -> Table:
-    """Calls and USD of every phase, and of the run."""
-    rows = [
-        (part.name, f"{part.rollouts:,.0f}", *_cells(calls, "{:,.0f}"), *_cells(usd))
-        for part, calls, usd in found.phases
-    ]
-    total = f"{sum(part.rollouts for part, _, _ in found.phases):,.0f}"
-    rows.append(("all", total, *_cells(found.calls, "{:,.0f}"), *_cells(found.usd)))
-    columns = ("phase", "rollouts", *HEADS)
-    return Table("Estimate of the whole run", columns, tuple(rows))
+def phase_tables(found: Estimate) -> tuple[Table, Table]:
+    """Calls of every phase and of the run, then their USD: one table would be wider than a terminal of 80 columns."""
+    calls = [(part.name, f"{part.rollouts:,.0f}", *_cells(calls, "{:,.0f}")) for part, calls, _ in found.phases]
+    rollouts = f"{sum(part.rollouts for part, _, _ in found.phases):,.0f}"
+    calls.append(("all", rollouts, *_cells(found.calls, "{:,.0f}")))
+    usd = [(part.name, *_cells(usd)) for part, _, usd in found.phases]
+    usd.append(("all", *_cells(found.usd)))
+    return (
+        Table("Calls of the whole run", ("phase", "rollouts", *ESTIMATES), tuple(calls)),
+        Table("USD of the whole run", ("phase", *ESTIMATES), tuple(usd)),
+    )
 
 
 def mode_table(found: Estimate) -> Table:

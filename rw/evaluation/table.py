@@ -102,13 +102,13 @@ def print_table(summary: Mapping[str, Any], console: Console | None = None) -> N
 
 
 def print_one(table: Table, console: Console) -> None:
-    """Prints one table."""
+    """Prints one table; where it is too wide its cells are folded, never cut."""
     drawn = TerminalTable(title=table.title, title_justify="left", title_style="bold")
     for number, column in enumerate(table.columns):
-        drawn.add_column(column, justify="right" if number else "left", no_wrap=not number)
+        drawn.add_column(column, justify="right" if number else "left", no_wrap=not number, overflow="fold")
     for row in table.rows:
         drawn.add_row(*row)
-    console.print(drawn, markup=False)
+    console.print(drawn, markup=False, soft_wrap=False)  # soft wrap, where it is the console's rule, cuts cells
 
 
 def ordered_arms(summary: Mapping[str, Any]) -> list[str]:

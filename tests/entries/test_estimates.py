@@ -93,6 +93,19 @@ def test_a_dry_run_prints_calls_and_usd_and_touches_nothing(tmp_path, capsys):
     assert not workdir.exists()
 
 
+@pytest.mark.parametrize("columns", [80, 50])
+def test_figures_are_whole_in_a_narrow_terminal(tmp_path, capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert dry_run(tmp_path / "run") == 0
+    printed = capsys.readouterr().out
+    tables = [line for line in printed.splitlines() if line.startswith(("┏", "┃", "│", "└"))]
+    assert len(tables) > 20 and max(map(len, tables)) <= columns
+    assert "…" not in printed and "training" in printed
+    if columns == 80:  # the widest column of figures that a phase has fits without folding
+        training = [line for line in tables if "training" in line]
+        assert len(training) == 2 and all(cell.strip() for line in training for cell in line.strip("│").split("│"))
+
+
 @pytest.mark.parametrize(
     "cap, code, says",
     [
