@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,7 +69,8 @@ def read_reply(
 ) -> Reply | Failure:
     """Judges a complete HTTP answer of a chat completion."""
     if status != 200:
-        return _status_failure(status, *_read_error(body, mask), retry_after_s)
+        message, error, reported = _read_error(body, mask)
+        return _charged(_status_failure(status, message, error, retry_after_s), reported, bounds)
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -86,17 +87,21 @@ def read_answer(
     """Judges the JSON object of an answer with status 200; of `body` the beginning is shown in error messages."""
     choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+    message = choice.get("message") if choice else None
     error = answer.get("error") or (choice or {}).get("error")
     if error:  # gateways report an upstream failure inside a 200
         code = error.get("code") if isinstance(error, dict) else None
         upstream = code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600 else None
-        message = f"error inside a 200: {_message_of(error, mask)}"
-        return (
-            _status_failure(upstream, message, error, retry_after_s) if upstream else _broken(message, answer, bounds)
+        said = f"error inside a 200: {_message_of(error, mask)}"
+        failure = Failure(FailureCause.BAD_RESPONSE, said)
+        if upstream:
+            failure = _status_failure(upstream, said, error, retry_after_s)
+        return _charged(
+            failure, answer.get("usage"), bounds, has_text=isinstance(message, dict) and bool(_text(message))
         )
-    message = choice.get("message") if choice else None
     if not isinstance(message, dict):
-        return _broken(f"JSON without choices: {_excerpt(body, mask)}", answer, bounds)
+        failure = Failure(FailureCause.BAD_RESPONSE, f"JSON without choices: {_excerpt(body, mask)}")
+        return _charged(failure, answer.get("usage"), bounds)
     text = _text(message)
     usage, unbelieved = judge_usage(answer.get("usage"), bool(text.strip()), bounds)
     if not text.strip():
@@ -159,9 +164,11 @@ def _is_refusal(status: int, error: Any, retry_after_s: float | None) -> bool:
     return status in REFUSALS
 
 
-def _broken(message: str, answer: Mapping[str, Any], bounds: TokenBounds) -> Failure:
-    usage, unbelieved = judge_usage(answer.get("usage"), False, bounds)
-    return Failure(FailureCause.BAD_RESPONSE, message, usage=usage, unbelieved=unbelieved)
+def _charged(failure: Failure, reported: Any, bounds: TokenBounds, has_text: bool = False) -> Failure:
+    """The failure with the usage that came with it; text, or usage that cannot be true, says that work was done."""
+    usage, unbelieved = judge_usage(reported, False, bounds)
+    unbilled = failure.unbilled and not has_text and not unbelieved
+    return dataclasses.replace(failure, usage=usage, unbelieved=unbelieved, unbilled=unbilled)
 
 
 def _text(message: Mapping[str, Any]) -> str:
@@ -176,18 +183,21 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _count(value: Any, most: int) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         return None
-    return int(value) if value == int(value) and 0 <= value <= most else None
+    return int(value) if value == int(value) else None
 
 
-def _read_error(body: bytes, mask: KeyMask) -> tuple[str, Any]:
-    """(message, error object) of an answer that is none."""
-    try:
-        error = json.loads(body)["error"]
-        return _message_of(error, mask), error
-    except (ValueError, RecursionError, LookupError, TypeError):
-        return _excerpt(body, mask) or "no message", None
+def _read_error(body: bytes, mask: KeyMask) -> tuple[str, Any, Any]:
+    """(message, error object, usage as reported) of an answer that is none."""
+    message, error, reported = _excerpt(body, mask) or "no message", None, None
+    with contextlib.suppress(ValueError, RecursionError):
+        answer = json.loads(body)
+        if isinstance(answer, dict):
+            reported = answer.get("usage")
+            if "error" in answer:
+                message, error = _message_of(answer["error"], mask), answer["error"]
+    return message, error, reported
 
 
 def _message_of(error: Any, mask: KeyMask) -> str:

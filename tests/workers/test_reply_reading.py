@@ -54,6 +54,7 @@ def test_choice_without_text_is_empty_output_with_its_usage(content):
         ({"prompt_tokens": -1, "completion_tokens": 3}, None),
         ({"prompt_tokens": 12, "completion_tokens": 10**9}, None),
         ({"prompt_tokens": 12, "completion_tokens": 2.5}, None),
+        ({"prompt_tokens": 10**400, "completion_tokens": 3}, None),
         ({"prompt_tokens": True, "completion_tokens": 3}, None),
         ({"prompt_tokens": "12", "completion_tokens": 3}, None),
         ({"prompt_tokens": float("nan"), "completion_tokens": 3}, None),
@@ -145,6 +146,25 @@ def test_refusals_are_told_from_what_only_looks_like_one():
 def test_what_was_turned_down_is_not_billed_and_what_broke_may_be():
     assert all(read_reply(status, JSON, b"{}").unbilled for status in (301, 400, 401, 404, 408, 429, 500, 503))
     assert not any(read_reply(200, JSON, body).unbilled for body in (b"", b"<html>", b"{}", b'{"error": "died"}'))
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 502), (200, "died"), (500, 500), (400, None), (429, 429)])
+def test_usage_beside_an_error_is_what_the_failure_cost(status, code):
+    def failure(usage):
+        body = {"error": {"code": code, "message": "died"}, "usage": usage}
+        return read_reply(status, JSON, json.dumps(body).encode())
+
+    charged = failure({"prompt_tokens": 30, "completion_tokens": 7})
+    assert (charged.usage, charged.unbelieved) == (Usage(30, 7), "")
+    assert read_reply(500, JSON, b'{"usage": {"prompt_tokens": 3, "completion_tokens": 0}}').usage == Usage(3, 0)
+    absurd = failure({"prompt_tokens": -30, "completion_tokens": 7})
+    assert absurd.usage is None and absurd.unbelieved and not absurd.unbilled
+
+
+def test_error_behind_text_may_be_billed():
+    body = answer({"content": "partial"}, error={"code": 502, "message": "died"})
+    assert not read_reply(200, JSON, body).unbilled
+    assert read_reply(200, JSON, answer({"content": ""}, error={"code": 502, "message": "died"})).unbilled
 
 
 def test_error_beside_a_partial_choice_is_not_an_answer():
