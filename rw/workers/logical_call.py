@@ -70,7 +70,7 @@ class LogicalCall:
         self._worker, self._config, self._clock = context.worker, context.config, context.clock
         deadline_s = self._config.call_deadline_s
         self._ends_at_s = None if deadline_s is None else self._clock() + deadline_s
-        self._input_bound = input_bound(request.content)
+        self._input_bound = input_bound(self._worker, request.content)
         self._worst_case_usd = worst_case_usd(context.prices, self._worker, request.content)
         self._attempts = 0
         self._latency_s = 0.0  # of the latest attempt

@@ -32,14 +32,16 @@ def request_body(worker: WorkerEndpoint, worker_seed: str, request: WorkerReques
     return body | dict(worker.extra_body)
 
 
-def input_bound(content: str) -> int:
-    """The most input tokens that a message can take: byte-level tokenizers never need more tokens than bytes."""
-    return len(content.encode("utf-8", "surrogatepass")) + TEMPLATE_TOKENS
+def input_bound(worker: WorkerEndpoint, content: str) -> int:
+    """The most input tokens that a message can take, with all that `extra_body` may add, such as descriptions of tools:
+    byte-level tokenizers never need more tokens than bytes."""
+    added = json.dumps(dict(worker.extra_body)) if worker.extra_body else ""
+    return len(content.encode("utf-8", "surrogatepass")) + len(added) + TEMPLATE_TOKENS
 
 
 def worst_case_usd(prices: PriceTable, worker: WorkerEndpoint, content: str) -> float:
-    """The most that one attempt can cost: the longest input that the message can be, and the longest answer allowed."""
-    return prices.cost_usd(worker.id, input_bound(content), worker.max_output_tokens) or 0.0
+    """The most that one attempt can cost: the longest input that the request can be, and the longest answer allowed."""
+    return prices.cost_usd(worker.id, input_bound(worker, content), worker.max_output_tokens) or 0.0
 
 
 def request_digest(worker: WorkerEndpoint, worker_seed: str, request: WorkerRequest) -> str:

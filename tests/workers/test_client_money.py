@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import random
 import socket
@@ -66,11 +67,28 @@ def attempts_of(ledger: Ledger) -> list[tuple]:
 
 
 def test_worst_case_is_every_byte_a_token_and_the_longest_answer():
-    assert input_bound("") == 1024 and input_bound("Zürich 😀") == 12 + 1024
+    assert input_bound(worker(), "") == 1024 and input_bound(worker(), "Zürich 😀") == 12 + 1024
     assert worst_case_usd(PRICES, worker(), "hi") == pytest.approx(WORST_USD, rel=1e-12)
     assert worst_case_usd(PRICES, worker(max_output_tokens=1), "") == pytest.approx((1024 * 2 + 10) / 1e6, rel=1e-12)
     assert worst_case_usd(PriceTable({"worker_1": Price(0, 0)}), worker(), "hi") == 0.0
-    assert input_bound("\ud800") == 3 + 1024  # lone surrogates are never sent as such, but counted
+    assert input_bound(worker(), "\ud800") == 3 + 1024  # lone surrogates are never sent as such, but counted
+
+
+async def test_what_extra_body_adds_to_the_input_is_in_the_worst_case_and_believed(tmp_path):
+    async def handle(asked):
+        spent = {"prompt_tokens": 9000, "completion_tokens": 7}
+        return web.json_response({"choices": [{"message": {"content": "hi"}}], "usage": spent})
+
+    tools = [{"type": "function", "function": {"name": "search", "description": "Zürich " * 1500}}]
+    async with answering(handle) as base_url:
+        asked = worker(base_url, stream="never", extra_body={"tools": tools})
+        client = HttpWorkerClient([asked], PRICES, Ledger(tmp_path / "ledger.jsonl"))
+        call = await client.call(request())
+        await client.close()
+    assert call.cost_usd == pytest.approx((9000 * 2.0 + 7 * 10.0) / 1e6)
+    added = len(json.dumps(tools, ensure_ascii=False).encode())
+    assert input_bound(asked, "hi") > 2 + added + 1024 > 9000
+    assert worst_case_usd(PRICES, asked, "hi") > call.cost_usd
 
 
 def test_only_what_the_server_turned_down_or_never_saw_costs_nothing_for_sure():
