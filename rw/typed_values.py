@@ -61,7 +61,10 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     if arguments and origin is not tuple and type(None) in arguments:
         return value if value is None else _convert(next(a for a in arguments if a is not type(None)), value, key)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise ConfigError(f"{key} is a number of {len(str(value))} digits, which no float holds") from error
     expected = origin or hint
     mismatch = isinstance(expected, type) and not isinstance(value, expected)
     if mismatch or (hint is int and isinstance(value, bool)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -57,6 +59,9 @@ class WorkerEndpoint:
             raise ConfigError(f"Worker {self.id}: max_concurrent={self.max_concurrent} must be at least 1")
         if self.max_output_tokens < 1:
             raise ConfigError(f"Worker {self.id}: max_output_tokens={self.max_output_tokens} must be at least 1")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ConfigError(f"Worker {self.id}: temperature={self.temperature} must be a number >= 0")
+        self._check_extra_body()
         reserved = [key for key in RESERVED_BODY_KEYS if key in self.extra_body]
         if reserved:
             raise ConfigError(f"Worker {self.id}: extra_body may not set {', '.join(reserved)}; the client does")
@@ -68,8 +73,16 @@ class WorkerEndpoint:
                 )
         for name in ("requests_per_minute", "tokens_per_minute"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"Worker {self.id}: {name}={value} must be > 0, or None for no limit")
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"Worker {self.id}: {name}={value} must be > 0 and finite, or None for no limit")
+
+    def _check_extra_body(self) -> None:
+        try:
+            json.dumps(dict(self.extra_body), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"Worker {self.id}: extra_body holds what JSON cannot: {error}; quote dates, leave out .nan"
+            ) from error
 
     def _check_key_place(self) -> None:
         """Configs are kept with every run, so that a key in one would be too; what may be one is not shown."""
@@ -142,6 +155,7 @@ def _check_url(worker_id: str, text: str) -> None:
     try:
         url = urlsplit(text or "")
         is_http = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        is_http = is_http and text.isprintable() and " " not in text
     except ValueError:  # a port that is no number, or out of range
         url, is_http = None, False
     if url is not None and (url.username is not None or url.password is not None or url.query or url.fragment):

@@ -6,7 +6,6 @@ file, only where to find it: a field that might hold one is refused as unknown, 
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import Any
 import yaml
 
 from rw.errors import ConfigError
-from rw.typed_values import build, unknown_key
+from rw.typed_values import build, one_line, unknown_key
 from rw.workers.config import WorkerEndpoint
 
 _TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
@@ -41,6 +40,8 @@ def load_endpoints(path: str | os.PathLike[str]) -> tuple[WorkerEndpoint, ...]:
         raise ConfigError(f"file of Workers {path}: {_where(error)}{error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"file of Workers {path}: it is no YAML ({type(error).__name__})") from error
+    except (ValueError, RecursionError) as error:  # a date or number that is none, or what is nested without end
+        raise ConfigError(f"file of Workers {path}: a value in it cannot be read: {one_line(error)}") from error
     try:
         return _endpoints(document)
     except ConfigError as error:
@@ -73,10 +74,6 @@ def _endpoint(index: int, item: Any) -> WorkerEndpoint:
     endpoint = build(WorkerEndpoint, item, f"{name}.")
     if "\n" in endpoint.description.strip():
         raise ConfigError(f"{name}.description has several lines; write it after >- , which folds them into one")
-    try:
-        json.dumps(dict(endpoint.extra_body), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name}.extra_body holds what JSON cannot: {error}; quote dates, leave out .nan") from error
     return endpoint
 
 
