@@ -88,7 +88,7 @@ class Attempt:
         async with self.session.post(
             self.url, data=self.body, headers=self.headers, allow_redirects=False, trace_request_ctx=self
         ) as response:
-            content_type = response.headers.get("Content-Type", "")
+            content_type = response.headers.get("Content-Type", "").lower()
             retry_after_s = parse_retry_after(response.headers.get("Retry-After"), self.wall_clock())
             if self.streamed and response.status == 200 and "event-stream" in content_type:
                 return await self._read_stream(response, retry_after_s, begun)

@@ -171,15 +171,20 @@ def _charged(failure: Failure, reported: Any, bounds: TokenBounds, has_text: boo
     return dataclasses.replace(failure, usage=usage, unbelieved=unbelieved, unbilled=unbilled)
 
 
-def _text(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, list):  # the form of content parts
+def content_text(content: Any) -> str:
+    """The text of a message's content: a string, or a list of content parts; "" for anything else."""
+    if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         content = "".join(part for part in parts if isinstance(part, str))
-    if not (isinstance(content, str) and content.strip()):
-        content = message.get("refusal")  # a model that declines has answered; some servers say it here
+    return content if isinstance(content, str) else ""
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    text = content_text(message.get("content"))
+    if not text.strip():
+        text = content_text(message.get("refusal"))  # a model that declines has answered; some servers say it here
     # A lone surrogate is legal in JSON and illegal in UTF-8, hence in tokenizers and files.
-    return content.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(content, str) else ""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _count(value: Any, most: int) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rw.errors import FailureCause
 from rw.workers.keys import KeyMask
-from rw.workers.reply import Failure, Reply, TokenBounds, judge_usage, read_answer
+from rw.workers.reply import Failure, Reply, TokenBounds, content_text, judge_usage, read_answer
 from rw.workers.sse import Event
 
 _DONE = "[DONE]"
@@ -25,7 +25,8 @@ class StreamedAnswer:
     def __init__(self) -> None:
         self._content: list[str] = []
         self._refusal: list[str] = []
-        self._seen_ids: set[str] = set()
+        self._data_by_id: dict[str, str] = {}
+        self._ids_are_numbers = True  # of events, as far as is known
         self._first = ""  # event, for error messages
         self._has_choice = False
         self._finish_reason: str | None = None
@@ -51,11 +52,9 @@ class StreamedAnswer:
         return self._is_done or self._finish_reason is not None
 
     def take(self, event: Event) -> None:
-        """Adds an event; one whose id has been seen is a repetition and adds nothing."""
-        if self.is_over or (event.id is not None and event.id in self._seen_ids):
+        """Adds an event; a repetition adds nothing."""
+        if self.is_over or self._is_repetition(event):
             return
-        if event.id is not None:
-            self._seen_ids.add(event.id)
         if event.data.strip() == _DONE:
             self._is_done = True
             return
@@ -89,11 +88,20 @@ class StreamedAnswer:
             return dataclasses.replace(outcome, unbilled=False)  # tokens had been made
         return outcome
 
+    def _is_repetition(self, event: Event) -> bool:
+        """Whether the event was there before. Where one id stands at different events, ids tell nothing from then on."""
+        if not event.id or not self._ids_are_numbers:
+            return False
+        earlier = self._data_by_id.get(event.id)
+        self._data_by_id[event.id] = event.data
+        self._ids_are_numbers = earlier in (None, event.data)
+        return earlier == event.data
+
     def _add(self, chunk: Mapping[str, Any]) -> None:
         error = chunk.get("error") or (chunk if chunk.get("object") == "error" else None)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict) and choice.get("index", 0) == 0:
+            if isinstance(choice, dict) and not choice.get("index"):
                 error = error or choice.get("error")
                 self._add_choice(choice)
         if chunk.get("usage") is not None:
@@ -105,8 +113,7 @@ class StreamedAnswer:
         delta = choice.get("delta")
         if self._finish_reason is None and isinstance(delta, dict):  # behind the end there are only repetitions
             for name, parts in (("content", self._content), ("refusal", self._refusal)):
-                piece = delta.get(name)
-                if isinstance(piece, str) and piece:
+                if piece := content_text(delta.get(name)):
                     parts.append(piece)
                     self.text_length += len(piece)
         reason = choice.get("finish_reason")

@@ -105,6 +105,17 @@ def test_repeated_event_with_an_id_counts_once_and_a_stutter_without_one_is_text
     assert outcome(ha, ha, ha, chunk(None, "stop")).text == "hahaha"
 
 
+@pytest.mark.parametrize("number", ["", "0", "chatcmpl-1"])
+def test_an_id_that_all_events_bear_numbers_none_of_them(number):
+    said = [chunk(""), chunk("ha"), chunk("ha"), chunk(None, "stop"), USAGE_CHUNK]
+    assert outcome(*(Event(json.dumps(one), number) for one in said)) == Reply("haha", Usage(30, 7), "stop")
+
+
+def test_content_parts_and_a_choice_without_an_index_are_read():
+    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Li"}, {"type": "text", "text": "ma"}]
+    assert outcome({"choices": [{"index": None, "delta": {"content": parts}}]}, chunk(None, "stop")).text == "Lima"
+
+
 def test_usage_that_grows_counts_as_last_reported():
     growing = [chunk("a", usage={"prompt_tokens": 30, "completion_tokens": n}) for n in (1, 2)]
     assert outcome(*growing, chunk(None, "stop", usage=None), "[DONE]").usage == Usage(30, 2)

@@ -134,6 +134,13 @@ async def test_streams_share_their_connections():
     assert len(peers) == 1
 
 
+@pytest.mark.parametrize("content_type", ["Text/Event-Stream", "text/event-stream;charset=UTF-8"])
+async def test_a_stream_is_known_by_its_type_however_that_is_spelled(content_type):
+    async with streaming(sends(*CHUNKS, DONE), content_type=content_type) as base_url:
+        call = await one_call(base_url)
+    assert (call.status, call.output) == (CallStatus.OK, SAID.text)
+
+
 async def test_server_that_stays_on_after_the_end_keeps_nobody_waiting():
     async def send(write):
         await sends(*CHUNKS, DONE)(write)
