@@ -89,7 +89,7 @@ class StreamedAnswer:
         return outcome
 
     def _is_repetition(self, event: Event) -> bool:
-        """Whether the event was there before. Where one id stands at different events, ids tell nothing from then on."""
+        """Whether the event was there before. An id that stands at different events tells nothing from then on."""
         if not event.id or not self._ids_are_numbers:
             return False
         earlier = self._data_by_id.get(event.id)
