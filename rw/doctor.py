@@ -11,13 +11,13 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from rw import progress
 from rw.cli import NO_SPEND, run_entry
 from rw.config import load_config
+from rw.evaluation.table import terminal
 from rw.questions import query_batches
 from rw.run_config import RunConfig
 from rw.worker_pool import open_workers
@@ -26,7 +26,6 @@ from rw.workers.config import WorkerEndpoint
 from rw.workers.replay_pool import QUESTION_HEADING
 
 _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", State.SKIPPED: "dim"}
-_WIDTH = 140  # of the table where no terminal says otherwise
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +57,7 @@ def print_findings(found: dict[str, list[Finding]]) -> None:
             state = Text(finding.state.value, style=_STYLES[finding.state])
             table.add_row(Text(worker_id), Text(finding.check), state, Text(finding.seen))
         table.add_section()
-    Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH).print(table)
+    terminal().print(table)
     remedies: dict[tuple[str, str, str], list[str]] = {}
     for worker_id, findings in found.items():
         for finding in findings:

@@ -12,13 +12,12 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from rich.console import Console
 
 from rw.core.schedule import forced_ratio
 from rw.estimate import ASSUMPTIONS, MEASURED_FROM, Estimate, Lengths, Phase, Range, WorkerTerms, estimate
 from rw.evaluation.arms import scripted_routers
 from rw.evaluation.spending_tables import Books
-from rw.evaluation.table import Table, print_one
+from rw.evaluation.table import Table, print_one, terminal
 from rw.parts import check_vocabulary, load_codec
 from rw.protocol.prompts import Prompts
 from rw.questions import held_out_queries, query_batches
@@ -74,12 +73,12 @@ def _dry_run(config: RunConfig, workdir_path: str, phases: Sequence[Phase]) -> i
     found = estimate(phases, terms, lengths, shows_previous, measured.calls_by_mode)
     reserved = {worker.id: worst_case_usd(prices, worker, content) for worker in endpoints}
     shortfalls, remarks = judge_caps(config, found, reserved)
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal()
     for table in (*phase_tables(found), mode_table(found), worker_table(found, terms)):
         print_one(table, console)
     for sentence in (*notes(config, lengths, measured, terms), *remarks, *shortfalls):
-        console.print(sentence, markup=False)
-    console.print("Nothing was sent and nothing was spent.", markup=False)
+        console.print(sentence, markup=False, soft_wrap=True)
+    console.print("Nothing was sent and nothing was spent.", markup=False, soft_wrap=True)
     return 2 if shortfalls else 0
 
 

@@ -11,13 +11,11 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from rw.cli import COMMANDS
 from rw.errors import RwError, WorkdirError
 from rw.evaluation.report import write_whole
 from rw.evaluation.spending_tables import Books, sentences, tables
-from rw.evaluation.table import print_one
+from rw.evaluation.table import print_one, terminal
 from rw.workers.ledger import read_ledger
 
 LEDGER = "ledger.jsonl"
@@ -38,11 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RwError as error:
         print(f"rw ledger: error: {error}", file=sys.stderr)
         return error.exit_code
-    console = Console(highlight=False)
+    console = terminal()
     for table in tables(books):
         print_one(table, console)
     for sentence in sentences(books):
-        console.print(sentence, markup=False)
+        console.print(sentence, markup=False, soft_wrap=True)
     return 0
 
 

@@ -21,7 +21,6 @@ from rw.evaluation.report import (
     TEXT,
     WORKERS_WERE,
     read_summary,
-    terminal,
     write_report,
     write_whole,
     written_folder,
@@ -38,6 +37,7 @@ from rw.evaluation.table import (
     ordered_arms,
     percent,
     print_one,
+    terminal,
 )
 
 FOLDER = "comparison"
@@ -86,7 +86,7 @@ def print_comparison(path: str | os.PathLike[str], console: Console | None = Non
     summaries = read_summary(path)["runs"]
     print_one(comparison_table(summaries, intervals=False), console)
     for note in (*differences(summaries), *workers_words(summaries)):
-        console.print(note, markup=False)
+        console.print(note, markup=False, soft_wrap=True)
     console.print(f"report: {path}", markup=False, soft_wrap=True)
 
 

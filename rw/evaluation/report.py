@@ -24,11 +24,11 @@ from rw.evaluation.table import (
     markdown_or,
     ordered_arms,
     print_table,
+    terminal,
     type_table,
 )
 
 FOLDER, SUMMARY, TEXT = "report", "summary.json", "report.md"
-LINE_WIDTH = 140  # of tables where no terminal says how wide it is
 INTERVALS = (
     "Every arm answers the same questions, one greedy rollout each. A question lost to infrastructure (`lost`) "
     "counts as wrong. Accuracy has Wilson's 95 % interval. The mean cost has a normal one, over the questions whose "
@@ -91,12 +91,6 @@ def print_report(path: str | os.PathLike[str], console: Console | None = None) -
 def read_summary(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The summary beside a report.md."""
     return json.loads((pathlib.Path(path).parent / SUMMARY).read_text(encoding="utf-8"))
-
-
-def terminal() -> Console:
-    """Standard output, wide enough for tables where it is no terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=LINE_WIDTH)
 
 
 def report_text(

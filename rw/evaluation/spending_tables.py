@@ -78,13 +78,15 @@ def sentences(books: Sequence[Books]) -> list[str]:
     """What the tables come to, and what the ledgers could not tell."""
     total = _sum(book.total for book in books)
     factor, unit = cost_unit([total.spent_usd, total.replayed_usd])
+    times = " " if factor == 1 else " · "
     words = [
-        f"Spent {_amount(total.spent_usd, factor)} {unit}: {_amount(total.unknown_usd, factor)} of it unknown (worst "
-        f"case of attempts maybe billed unseen), {percent(total.rejected_share)} % of it on attempts whose "
+        f"Spent {_amount(total.spent_usd, factor)}{times}{unit}: {_amount(total.unknown_usd, factor)} of it unknown "
+        f"(worst case of attempts maybe billed unseen), {percent(total.rejected_share)} % of it on attempts whose "
         f"reply was not accepted. Booked, each answered call once: {_amount(total.booked_usd, factor)}."
     ]
     if total.replayed_calls:
-        words.append(f"Replay answered {total.replayed_calls} calls and saved {_amount(total.replayed_usd, factor)}.")
+        saved = _amount(total.replayed_usd, factor)
+        words.append(f"Journal and cassette answered {total.replayed_calls} calls again, unpaid, and saved {saved}.")
     if attempts := sum(book.open_attempts for book in books):
         open_usd = _amount(sum(book.open_usd for book in books), factor)
         words.append(f"In flight, or cut off by a kill: {attempts} attempts, worst case {open_usd}; not in the tables.")

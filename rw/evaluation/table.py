@@ -12,6 +12,7 @@ from rich.table import Table as TerminalTable
 from rw.evaluation.aggregate import NO_MODE_WORD, WORDS
 
 ABSENT = "-"
+LINE_WIDTH = 140  # of tables where no terminal says how wide it is
 MANY = 6  # more runs than these are not told one by one: their spread takes the place
 ORDER = ("warm_start", "trained", "forced_", "scripted_", "knn", "random", "oracle")
 WORDING = {"warm_start": "warm start (before)", "trained": "trained (after)", "knn": "k nearest neighbours"}
@@ -92,7 +93,7 @@ def margin_table(summary: Mapping[str, Any]) -> Table:
 
 def print_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
     """Prints what the run came to: the table of arms, that by type of question, and the margins."""
-    console = console or Console(highlight=False)
+    console = console or terminal()
     if not ordered_arms(summary):
         console.print(f"{summary['run']}: step {summary['steps']}, no test question answered yet", markup=False)
         return
@@ -102,13 +103,36 @@ def print_table(summary: Mapping[str, Any], console: Console | None = None) -> N
 
 
 def print_one(table: Table, console: Console) -> None:
-    """Prints one table; where it is too wide its cells are folded, never cut."""
-    drawn = TerminalTable(title=table.title, title_justify="left", title_style="bold")
-    for number, column in enumerate(table.columns):
-        drawn.add_column(column, justify="right" if number else "left", no_wrap=not number, overflow="fold")
-    for row in table.rows:
-        drawn.add_row(*row)
-    console.print(drawn, markup=False, soft_wrap=False)  # soft wrap, where it is the console's rule, cuts cells
+    """Prints one table; columns for which there is no room follow in a table below, after the first column again."""
+    for place, columns in enumerate(_columns_that_fit(table, console.width)):
+        title = f"{table.title} (more columns)" if place else table.title
+        drawn = TerminalTable(title=title, title_justify="left", title_style="bold")
+        for number in columns:
+            justify = "right" if number else "left"
+            drawn.add_column(table.columns[number], justify=justify, no_wrap=not number, overflow="fold")
+        for row in table.rows:
+            drawn.add_row(*(row[number] for number in columns))
+        console.print(drawn, markup=False, soft_wrap=False)  # soft wrap, where it is the console's rule, cuts cells
+
+
+def terminal() -> Console:
+    """Standard output, wide enough for tables where it is no terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=LINE_WIDTH)
+
+
+def _columns_that_fit(table: Table, width: int) -> list[list[int]]:
+    """Numbers of columns, the first of the table and as many as fit each time without breaking a word."""
+    first, *others = zip(table.columns, *table.rows, strict=True)
+    room = width - 4 - max(map(len, first))  # a column takes two spaces and a line, and the last line one more
+    parts, left = [[0]], room
+    for number, cells in enumerate(others, start=1):
+        needed = 3 + max(len(word) for cell in cells for word in cell.split() or [""])
+        if needed > left and len(parts[-1]) > 1:
+            parts, left = [*parts, [0]], room
+        parts[-1].append(number)
+        left -= needed
+    return parts
 
 
 def ordered_arms(summary: Mapping[str, Any]) -> list[str]:

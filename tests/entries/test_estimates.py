@@ -1,15 +1,18 @@
 """What a run may cost: the arithmetic, and the command that prints it and calls nobody."""
 
 import dataclasses
+import io
 import json
 import pathlib
 
 import pytest
+from rich.console import Console
 
 from rw import cli
 from rw.config import load_config
-from rw.dry_run import calls_by_mode, count_tokens, read_measured, run_phases
-from rw.estimate import Lengths, Phase, Range, WorkerTerms, estimate
+from rw.dry_run import calls_by_mode, count_tokens, phase_tables, read_measured, run_phases
+from rw.estimate import Estimate, Lengths, Phase, Range, WorkerTerms, estimate
+from rw.evaluation.table import print_one
 from rw.types import CallId, CallStatus, Mode
 from rw.workers.ledger import Ledger, read_ledger
 from rw.workers.pricing import Price
@@ -93,17 +96,15 @@ def test_a_dry_run_prints_calls_and_usd_and_touches_nothing(tmp_path, capsys):
     assert not workdir.exists()
 
 
-@pytest.mark.parametrize("columns", [80, 50])
-def test_figures_are_whole_in_a_narrow_terminal(tmp_path, capsys, monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    assert dry_run(tmp_path / "run") == 0
-    printed = capsys.readouterr().out
-    tables = [line for line in printed.splitlines() if line.startswith(("┏", "┃", "│", "└"))]
-    assert len(tables) > 20 and max(map(len, tables)) <= columns
-    assert "…" not in printed and "training" in printed
-    if columns == 80:  # the widest column of figures that a phase has fits without folding
-        training = [line for line in tables if "training" in line]
-        assert len(training) == 2 and all(cell.strip() for line in training for cell in line.strip("│").split("│"))
+def test_phases_fit_a_terminal_of_80_columns():
+    usd = Range(1.23e-06, 0.000123, 0.00123)
+    phases = [(Phase(name, 1e6, 2e6), Range(3e6, 4e6, 8e6), usd) for name in ("warm start (unpaid)", "training")]
+    found = Estimate({}, {}, {}, phases)
+    for table in phase_tables(found):
+        text = io.StringIO()
+        print_one(table, Console(file=text, width=80, soft_wrap=True))
+        assert "more columns" not in text.getvalue()
+        assert all(cell in text.getvalue() for row in table.rows for cell in row)
 
 
 @pytest.mark.parametrize(
