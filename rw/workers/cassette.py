@@ -24,7 +24,7 @@ from rw.types import CallId, CallStatus, WorkerCall
 from rw.workers.call_record import describe_call, load_call
 from rw.workers.config import WorkerEndpoint
 from rw.workers.interface import WorkerClient, WorkerRequest
-from rw.workers.lines import DamagedLineError, read_lines, write_line
+from rw.workers.lines import DamagedLineError, append_line, read_lines, write_line
 
 _LOG = logging.getLogger(__name__)
 FORMAT_VERSION = 1
@@ -154,7 +154,9 @@ class Cassette:
     def _check_header(self, header: Mapping[str, Any], workers: MadeOf) -> None:
         if header.get("kind") != "header" or header.get("format") != FORMAT_VERSION:
             raise CassetteError(f"{self.path} is no cassette that this code reads; record it again")
-        stored = header["workers"]
+        stored = header.get("workers")
+        if not isinstance(stored, dict):
+            raise CassetteError(f"{self.path} is no cassette but another file of checksummed lines; name another one")
         for worker_id, wanted in workers.items():
             if worker_id not in stored:
                 raise CassetteError(f"the cassette {self.path} was recorded without {worker_id}; record another one")
@@ -182,15 +184,10 @@ class Cassette:
         return recording if matches else None
 
     def _append(self, record: Mapping[str, Any]) -> None:
-        line = write_line(record)
         try:
-            written = os.write(self._file, line)
+            append_line(self._file, write_line(record))
         except OSError as error:
             raise CassetteError(f"cannot write to the cassette {self.path}: {error.strerror}") from error
-        if written != len(line):
-            raise CassetteError(
-                f"cannot write to the cassette {self.path}: only {written} of {len(line)} bytes were taken"
-            )
 
 
 class CassetteRecorder:

@@ -36,7 +36,7 @@ import numpy as np
 from rw.errors import JournalError
 from rw.types import CallId, CallStatus, WorkerCall
 from rw.workers.call_record import describe_call, load_call
-from rw.workers.lines import DamagedLineError, read_lines, write_line
+from rw.workers.lines import DamagedLineError, append_line, read_lines, write_line
 
 _LOG = logging.getLogger(__name__)
 FORMAT_VERSION = 1
@@ -142,21 +142,22 @@ class Journal:
         try:
             if self._file is None:
                 self._begin_segment()
-            written = os.write(self._file, line)
+            append_line(self._file, line)
         except OSError as error:
             raise JournalError(f"cannot write to the journal {self.directory}: {error.strerror}") from error
-        if written != len(line):
-            raise JournalError(
-                f"cannot write to the journal {self.directory}: only {written} of {len(line)} bytes were taken"
-            )
 
     def _begin_segment(self) -> None:
         self._check_closing()
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"{PREFIX}{self._next_segment:06d}{SUFFIX}"
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
         self._next_segment += 1
-        os.write(self._file, write_line(self._header))
+        try:
+            append_line(file, write_line(self._header))
+        except OSError:
+            os.close(file)
+            raise
+        self._file = file
         with contextlib.suppress(RuntimeError):  # without a loop it is closed in the end
             self._timer = asyncio.get_running_loop().call_later(self._segment_s, self._end_segment)
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from rw.errors import WorkdirError
 from rw.types import CallId, CallStatus, Mode
+from rw.workers.lines import append_line
 from rw.workers.spending import Record, Spent, attempt_usd, identity
 
 
@@ -120,15 +121,10 @@ class Ledger:
         self._write({"kind": kind, "run": self.run, **dataclasses.asdict(call), **whose, **fields})
 
     def _write(self, record: Record) -> None:
-        line = (json.dumps(record) + "\n").encode()
         try:
-            written = os.write(self._file, line)
+            append_line(self._file, (json.dumps(record) + "\n").encode())
         except OSError as error:
             raise WorkdirError(f"cannot write to the ledger {self.path}: {error.strerror}") from error
-        if written != len(line):
-            raise WorkdirError(
-                f"cannot write to the ledger {self.path}: only {written} of {len(line)} bytes were taken"
-            )
         self.spent.add(record)
 
     def _end_torn_line(self) -> None:

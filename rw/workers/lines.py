@@ -7,6 +7,7 @@ leaves and is told apart from damage, which is never read over.
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,23 @@ def write_line(record: Mapping[str, Any]) -> bytes:
     """The record as one line; what JSON cannot hold raises TypeError or ValueError."""
     text = json.dumps(record, separators=(",", ":"), allow_nan=False)
     return f"{zlib.crc32(text.encode()):08x} {text}\n".encode()
+
+
+def append_line(file: int, line: bytes) -> None:
+    """Writes a line to the end of an open file, whole or not at all: what a full disk took of it is taken back, so that
+    whatever is written later does not stand behind half a line.
+
+    Raises:
+        OSError: it was not written.
+    """
+    written = 0
+    try:
+        while written < len(line):
+            written += os.write(file, line[written:])
+    except OSError:
+        if written:
+            os.ftruncate(file, os.fstat(file).st_size - written)
+        raise
 
 
 def read_lines(data: bytes) -> tuple[list[dict[str, Any]], int]:
@@ -44,5 +62,8 @@ def _read_line(line: bytes) -> dict[str, Any] | None:
     checksum, _, text = line.partition(b" ")
     if len(checksum) != 8 or checksum != b"%08x" % zlib.crc32(text):
         return None
-    record = json.loads(text)
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return None
     return record if isinstance(record, dict) else None

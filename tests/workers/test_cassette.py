@@ -11,6 +11,7 @@ from rw.workers import cassette as cassettes
 from rw.workers.cassette import Cassette, CassettePlayer, CassetteRecorder, made_of
 from rw.workers.config import WorkerEndpoint
 from rw.workers.interface import WorkerRequest
+from rw.workers.lines import write_line
 
 ENDPOINT = WorkerEndpoint("worker_1", "d", "http://host/v1", "m", input_price=1.0, output_price=2.0)
 WORKERS = made_of([ENDPOINT])
@@ -222,3 +223,10 @@ async def test_one_process_records_at_a_time(tmp_path):
         Cassette(tmp_path / "a.jsonl", WORKERS, records=True)
     first.close()
     Cassette(tmp_path / "a.jsonl", WORKERS, records=True).close()
+
+
+def test_a_journal_is_no_cassette(tmp_path):
+    path = tmp_path / "segment_000001.jsonl"
+    path.write_bytes(write_line({"kind": "header", "format": cassettes.FORMAT_VERSION, "run": "r"}))
+    with pytest.raises(CassetteError, match="is no cassette but another file"):
+        Cassette(path, WORKERS)

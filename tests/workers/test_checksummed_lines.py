@@ -1,5 +1,7 @@
 """Checksummed lines: whatever a kill leaves is read up to its last whole line, and any other change is refused."""
 
+import zlib
+
 import pytest
 
 from rw.workers.lines import DamagedLineError, read_lines, write_line
@@ -29,3 +31,9 @@ def test_every_changed_byte_before_the_tail_is_refused():
 def test_what_json_cannot_hold_is_not_written():
     with pytest.raises(ValueError, match="JSON|float"):
         write_line({"x": float("nan")})
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"\xff"])
+def test_a_checksum_does_not_make_a_record(text):
+    with pytest.raises(DamagedLineError, match="line 1"):
+        read_lines(b"%08x %s\n" % (zlib.crc32(text), text))
