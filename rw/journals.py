@@ -41,7 +41,8 @@ def open_journals(
 def discard_steps(journals: Journals, upto: int) -> None:
     """Removes the journals of steps up to this one, whose result a checkpoint holds."""
     for scope in journals.scopes():
-        if scope.startswith(STEP) and int(scope.removeprefix(STEP)) <= upto:
+        step = scope.removeprefix(STEP)
+        if scope.startswith(STEP) and step.isdecimal() and int(step) <= upto:  # a copy that someone made stays
             journals.discard(scope)
 
 

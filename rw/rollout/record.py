@@ -185,7 +185,8 @@ class TrajectoryWriter:
 
         A file that lies there already under that name is replaced.
         """
-        later = [path for path in self.folder.glob("step_*.jsonl") if int(path.stem.removeprefix("step_")) > step]
+        by_step = {path.stem.removeprefix("step_"): path for path in self.folder.glob("step_*.jsonl")}
+        later = [path for number, path in by_step.items() if number.isdecimal() and int(number) > step]
         for path in later:
             aside = self.folder / "superseded" / path.name
             aside.parent.mkdir(exist_ok=True)

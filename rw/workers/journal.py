@@ -83,8 +83,11 @@ class Journal:
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rw-journal")
         self._next_segment = 1
         for path in sorted(self.directory.glob(f"{PREFIX}*{SUFFIX}")):
+            number = path.stem.removeprefix(PREFIX)
+            if not number.isdecimal():
+                raise JournalError(f"{path} is no segment of this journal; remove it")
             self._read_segment(path)
-            self._next_segment = int(path.stem.removeprefix(PREFIX)) + 1
+            self._next_segment = int(number) + 1
 
     def turn(self, query_id: str, rollout: int, turn: int, context: str) -> JournaledTurn | None:
         """The turn sampled on the context of that digest, if there is one."""

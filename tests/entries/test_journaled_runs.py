@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from rw.journals import discard_steps
+from rw.workers.journal import Journals
 from rw.workers.lines import read_lines
 
 
@@ -37,6 +39,13 @@ def kill_in(command, environment, workdir, scope, share, *overrides):
 
 def identity(record):
     return tuple(record[name] for name in ("step", "group", "rollout", "turn", "call"))
+
+
+def test_only_journals_of_earlier_steps_are_discarded(tmp_path):
+    for name in ("step_000001", "step_000002", "step_000003", "step_000001.bak", "step_", "validation_000001"):
+        (tmp_path / name).mkdir()
+    discard_steps(Journals(tmp_path, {}), upto=2)
+    assert Journals(tmp_path, {}).scopes() == ["step_", "step_000001.bak", "step_000003", "validation_000001"]
 
 
 def test_a_run_killed_in_mid_step_pays_for_no_answer_twice(command, environment, run, warm, tmp_path):

@@ -309,4 +309,5 @@ def test_files_of_steps_that_run_again_are_set_aside(codec, tmp_path):
     files = sorted(str(path.relative_to(writer.folder)) for path in writer.folder.rglob("*.jsonl"))
     assert files == ["step_000009.jsonl", "superseded/step_000010.jsonl", "superseded/step_000011.jsonl"]
     writer.write(10, groups)
+    (tmp_path / "trajectories" / "step_000011 (copy).jsonl").touch()
     assert writer.resume(9) == 1 and writer.resume(9) == 0

@@ -125,6 +125,19 @@ def test_any_other_damage_is_refused_with_the_file_and_the_remedy(tmp_path):
         Journal(tmp_path, HEADER)
 
 
+def test_a_copy_of_a_segment_beside_it_is_refused(tmp_path):
+    journal = Journal(tmp_path, HEADER)
+    write_everything(journal)
+    journal.close()
+    (path,) = segments(tmp_path)
+    copy = tmp_path / "segment_000001 (conflicted copy).jsonl"
+    copy.write_bytes(path.read_bytes())
+    with pytest.raises(JournalError, match="conflicted copy.*is no segment of this journal; remove it"):
+        Journal(tmp_path, HEADER)
+    copy.unlink()
+    assert read_turn(Journal(tmp_path, HEADER)) is not None
+
+
 async def test_a_segment_is_closed_in_time_although_nothing_follows(tmp_path):
     journal = Journal(tmp_path, HEADER, segment_s=0.02)
     journal.write_turn("q1", 0, 2, "context", TURN)
