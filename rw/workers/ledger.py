@@ -23,7 +23,7 @@ from typing import Any
 from rw.errors import WorkdirError
 from rw.types import CallId, CallStatus, Mode
 from rw.workers.lines import append_line
-from rw.workers.spending import Record, Spent, attempt_usd, identity
+from rw.workers.spending import Record, Spent, attempt_usd, identity, is_sound
 
 
 class Ledger:
@@ -140,17 +140,26 @@ def _why(failure: str | None, detail: str | None = None) -> dict[str, Any]:
 
 
 def read_ledger(path: str | os.PathLike[str]) -> tuple[list[dict[str, Any]], int]:
-    """The ledger's records, and how many lines a kill had torn; the file may be one that a run is writing to."""
+    """The ledger's records, and how many lines a kill had torn; the file may be one that a run is writing to.
+
+    Raises:
+        WorkdirError: a whole line is none of a ledger, or holds an amount that is none: it may have been edited.
+    """
     records: list[dict[str, Any]] = []
     torn = 0
-    for line in pathlib.Path(path).read_bytes().split(b"\n"):
+    for number, line in enumerate(pathlib.Path(path).read_bytes().split(b"\n"), start=1):
+        if not line:
+            continue
         try:
-            record = json.loads(line) if line else None
-        except ValueError:  # cut short, or no text at all
+            record = json.loads(line)
+        except (ValueError, RecursionError):  # cut short, or no text at all
             torn += 1
             continue
-        if isinstance(record, dict):
-            records.append(record)
+        if not is_sound(record):
+            raise WorkdirError(
+                f"line {number} of {path} is none of a ledger; restore it, or take it out if its money need not count"
+            )
+        records.append(record)
     return records, torn
 
 

@@ -6,6 +6,7 @@ Ledgers of earlier versions lack modes, queries and unknown spending; what a lin
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,7 +15,15 @@ from rw.types import CallId, CallStatus
 Record = Mapping[str, Any]
 PHASES = ("warm start", "training", "validation", "test")
 NOT_RECORDED = "not recorded"
-_IDENTITY = ("run", *(field.name for field in dataclasses.fields(CallId)))
+_CALL = tuple(field.name for field in dataclasses.fields(CallId))
+_IDENTITY = ("run", *_CALL)
+# The amounts of each kind of line, and whether they are None where nobody said.
+_AMOUNTS = {
+    "sent": {"worst_case_usd": False},
+    "attempt": {"cost_usd": True, "unknown_usd": False, "input_tokens": True, "output_tokens": True},
+    "call": {"cost_usd": True, "attempts": False},
+    "replayed": {"cost_usd": True},
+}
 
 
 @dataclasses.dataclass
@@ -106,6 +115,26 @@ def summarise(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[A
         else:
             summary.lost_calls += 1
     return found
+
+
+def is_sound(record: Any) -> bool:
+    """Whether a line of a ledger can be counted: it says who called whom and how it ended, and no amount is none."""
+    kind = record.get("kind") if isinstance(record, Mapping) else None
+    if not isinstance(kind, str) or kind not in _AMOUNTS:
+        return False
+    record = {"unknown_usd": 0.0, "mode": None, **record}
+    return (
+        all(isinstance(record.get(name), str) for name in ("run", "worker"))
+        and all(type(record.get(name)) is int for name in _CALL)
+        and (record["mode"] is None or isinstance(record["mode"], str))
+        and (kind not in ("attempt", "call") or isinstance(record.get("accepted"), bool))
+        and (kind != "call" or isinstance(record.get("status"), str))
+        and all(name in record and _is_amount(record[name], may) for name, may in _AMOUNTS[kind].items())
+    )
+
+
+def _is_amount(value: Any, may_be_none: bool) -> bool:
+    return may_be_none if value is None else type(value) in (int, float) and 0 <= value < math.inf
 
 
 def phase(record: Record) -> str:

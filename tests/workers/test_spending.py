@@ -1,9 +1,11 @@
 """What a ledger's lines sum to, and what a kill leaves in it."""
 
 import dataclasses
+import json
 
 import pytest
 
+from rw.errors import WorkdirError
 from rw.types import CallId, CallStatus, Mode
 from rw.workers import spending
 from rw.workers.ledger import Ledger, booked_usd, read_ledger, spent_usd
@@ -62,6 +64,49 @@ def test_a_torn_line_of_what_was_sent_is_no_spending_and_the_ledger_goes_on(tmp_
     ledger.replayed(CALL, "a", 0.5, "journal")
     assert ledger.spent.replayed_usd == 0.5 and ledger.spent.total_usd == 0.5
     assert read_ledger(path)[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("attempt", {"kind": "atempt"}),
+        ("attempt", {"kind": ["attempt"]}),
+        ("attempt", {"worker": None}),
+        ("attempt", {"step": "3"}),
+        ("attempt", {"mode": ["multi"]}),
+        ("attempt", {"cost_usd": "0.5"}),
+        ("attempt", {"cost_usd": float("nan")}),
+        ("attempt", {"cost_usd": 1e999}),
+        ("attempt", {"unknown_usd": None}),
+        ("attempt", {"unknown_usd": -0.5}),
+        ("attempt", {"accepted": None}),
+        ("sent", {"worst_case_usd": None}),
+        ("call", {"attempts": None}),
+        ("call", {"status": None}),
+        ("replayed", {"cost_usd": True}),
+    ],
+)
+def test_a_line_that_cannot_be_counted_is_refused_and_named(tmp_path, kind, change):
+    ledger = open_ledger(tmp_path)
+    ledger.sent(CALL, "a", 1, 0.5)
+    ledger.attempt(CALL, "a", 1, 1, 2, 0.5, accepted=True)
+    ledger.call(CALL, "a", CallStatus.OK, 1, 1, 2, 0.5)
+    ledger.replayed(CALL, "a", 0.5, "journal")
+    ledger.close()
+    records = lines(tmp_path)
+    assert all(spending.is_sound(record) for record in records)
+    text = [json.dumps(record | change if record["kind"] == kind else record) for record in records]
+    (tmp_path / "ledger.jsonl").write_text("\n".join(text) + "\n")
+    number = 1 + [record["kind"] for record in records].index(kind)
+    with pytest.raises(WorkdirError, match=f"line {number} of .*ledger.jsonl is none of a ledger"):
+        open_ledger(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["7", "null", "[]", "{}", '{"step": 1, "loss": 0.5}', '"text"'])
+def test_a_file_of_other_lines_is_no_ledger(tmp_path, line):
+    (tmp_path / "ledger.jsonl").write_text(line + "\n")
+    with pytest.raises(WorkdirError, match="line 1 of .*ledger.jsonl is none of a ledger"):
+        lines(tmp_path)
 
 
 @pytest.fixture
