@@ -27,7 +27,7 @@ from rw.worker_pool import worker_endpoints
 from rw.workers.ledger import read_ledger
 from rw.workers.pricing import PriceTable
 from rw.workers.request import worst_case_usd
-from rw.workers.spending import Record, phase, summarise
+from rw.workers.spending import Record, identity, phase, summarise
 
 BATCHES = 4  # of the training questions, whose tokens are counted
 ESTIMATES = ("low", "typical", "worst")
@@ -157,9 +157,8 @@ def calls_by_mode(records: Iterable[Record]) -> dict[Mode, float]:
     rollouts: dict[str, dict[tuple, set[tuple]]] = {}
     for record in records:
         if record["kind"] == "call" and record["accepted"] and record.get("mode"):
-            rollout = tuple(record[name] for name in ("run", "step", "group", "rollout"))
-            calls = rollouts.setdefault(record["mode"], {}).setdefault(rollout, set())
-            calls.add((record["turn"], record["call"]))
+            *rollout, turn, call = identity(record)
+            rollouts.setdefault(record["mode"], {}).setdefault(tuple(rollout), set()).add((turn, call))
     by_mode = {mode: [len(calls) for calls in rollouts.get(mode.word, {}).values()] for mode in Mode}
     return {mode: sum(counts) / len(counts) for mode, counts in by_mode.items() if len(counts) >= MEASURED_FROM}
 

@@ -16,7 +16,6 @@ Record = Mapping[str, Any]
 PHASES = ("warm start", "training", "validation", "test")
 NOT_RECORDED = "not recorded"
 _CALL = tuple(field.name for field in dataclasses.fields(CallId))
-_IDENTITY = ("run", *_CALL)
 # The amounts of each kind of line, and whether they are None where nobody said.
 _AMOUNTS = {
     "sent": {"worst_case_usd": False},
@@ -158,5 +157,7 @@ def attempt_usd(record: Record) -> float:
 
 
 def identity(record: Record) -> tuple:
-    """The logical call that a line belongs to."""
-    return tuple(record[name] for name in _IDENTITY)
+    """The logical call that a line belongs to: what it was made for, then the parts of its CallId. Without the name of
+    the run, which is that of its directory: one that was renamed or copied goes on with the same calls."""
+    _, _, label = record["run"].partition("/")
+    return label, *(record[name] for name in _CALL)

@@ -52,6 +52,22 @@ def test_an_attempt_whose_call_ended_was_not_left_open(tmp_path):
     assert open_ledger(tmp_path).spent.total_usd == 0.5
 
 
+def test_a_run_whose_directory_was_renamed_goes_on_with_the_same_calls(tmp_path):
+    ledger = open_ledger(tmp_path)
+    ledger.attempt(CALL, "a", 1, 1, 2, 0.5, accepted=True)
+    ledger.call(CALL, "a", CallStatus.OK, 1, 1, 2, 0.5)
+    ledger.close()
+    ledger = Ledger(tmp_path / "ledger.jsonl", run="renamed")
+    ledger.attempt(CALL, "a", 1, 1, 2, 0.25, accepted=True)
+    ledger.call(CALL, "a", CallStatus.OK, 1, 1, 2, 0.25)
+    ledger.run = "renamed/validation"
+    ledger.call(CALL, "a", CallStatus.OK, 1, 1, 2, 2.0)
+    ledger.close()
+    records = lines(tmp_path)
+    assert (spent_usd(records), booked_usd(records)) == (0.75, 2.25)
+    assert spending.summarise(records, lambda record: "all")["all"].calls == 2
+
+
 def test_a_torn_line_of_what_was_sent_is_no_spending_and_the_ledger_goes_on(tmp_path):
     ledger = open_ledger(tmp_path)
     ledger.attempt(CALL, "a", 1, 1, 2, 0.5, accepted=True)
