@@ -13,6 +13,7 @@ from rw.workers.config import WorkerEndpoint
 
 SECRET_LENGTH = 12  # local servers take any key: shorter ones may be words, which a reply may hold for other reasons
 MASK = "***"
+_UNPRINTABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def read_key(endpoint: WorkerEndpoint, environment: Mapping[str, str] | None = None) -> str | None:
@@ -63,12 +64,16 @@ class KeyMask:
         self._is_secret = key is not None and len(key) >= SECRET_LENGTH
 
     def in_message(self, text: str) -> str:
-        """Without the key, however short: nobody misses a word of an error message."""
-        return text if self._pattern is None else self._pattern.sub(MASK, text)
+        """Without the key, however short: nobody misses a word of an error message. Without what could steer a terminal
+        or not be written to a file, too: servers are free to say anything."""
+        return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", self._masked(text))
 
     def in_reply(self, text: str) -> str:
         """Without a key of SECRET_LENGTH characters or more."""
-        return self.in_message(text) if self._is_secret else text
+        return self._masked(text) if self._is_secret else text
+
+    def _masked(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(MASK, text)
 
 
 def _spellings(character: str) -> str:

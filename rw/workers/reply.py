@@ -127,7 +127,7 @@ def judge_usage(reported: Any, has_text: bool, bounds: TokenBounds = NO_BOUNDS) 
         return None, ""
     input_tokens, output_tokens = _count(said[0], bounds.input), _count(said[1], bounds.output)
     if input_tokens is None or output_tokens is None or (has_text and output_tokens == 0):
-        return None, f"prompt_tokens={str(said[0])[:20]}, completion_tokens={str(said[1])[:20]}"
+        return None, f"prompt_tokens={_shown(said[0])}, completion_tokens={_shown(said[1])}"
     return Usage(input_tokens, output_tokens), ""
 
 
@@ -191,6 +191,11 @@ def _count(value: Any, most: int) -> int | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         return None
     return int(value) if value == int(value) else None
+
+
+def _shown(count: Any) -> str:
+    """A count for a message; what is no number is not repeated: it may be the key."""
+    return str(count)[:20] if isinstance(count, (int, float)) else f"a {type(count).__name__}"
 
 
 def _read_error(body: bytes, mask: KeyMask) -> tuple[str, Any, Any]:

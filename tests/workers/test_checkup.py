@@ -277,3 +277,18 @@ async def test_a_server_that_never_answers_is_given_up():
         await server.close()
     (failed,) = [finding for finding in findings if finding.state is State.FAIL]
     assert failed.check == "completion" and "does not answer" in failed.remedy
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 500])
+async def test_whatever_a_server_says_can_be_printed(status):
+    server = Server()
+    hostile = "\ud800 \x1b[2J [/red]"
+    server.models = {"data": [{"id": hostile, "owned_by": [1], "meta": 7, "max_model_len": "8"}]}
+    server.reply["choices"][0]["finish_reason"] = hostile
+    server.reply["usage"] = {"prompt_tokens": hostile, "completion_tokens": 1}
+    if status != 200:
+        server.refuses = lambda body: (status, hostile)
+    async with running(server) as base_url:
+        findings = await check(worker(base_url))
+    said = " ".join(finding.seen + finding.remedy for finding in findings.values())
+    assert said.encode() and "\x1b" not in said and "\ufffd" in said

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rw.errors import FailureCause
-from rw.workers.reply import Failure, Reply, Usage, read_reply, read_usage
+from rw.workers.reply import Failure, Reply, Usage, judge_usage, read_reply, read_usage
 
 JSON = "application/json"
 
@@ -159,6 +159,11 @@ def test_usage_beside_an_error_is_what_the_failure_cost(status, code):
     assert read_reply(500, JSON, b'{"usage": {"prompt_tokens": 3, "completion_tokens": 0}}').usage == Usage(3, 0)
     absurd = failure({"prompt_tokens": -30, "completion_tokens": 7})
     assert absurd.usage is None and absurd.unbelieved and not absurd.unbilled
+
+
+def test_usage_that_is_no_number_is_not_repeated():
+    _, said = judge_usage({"prompt_tokens": "sk-0123456789", "completion_tokens": 10**30}, has_text=True)
+    assert said == "prompt_tokens=a str, completion_tokens=10000000000000000000"
 
 
 def test_error_behind_text_may_be_billed():

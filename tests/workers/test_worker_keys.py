@@ -103,6 +103,15 @@ def test_mask_finds_a_key_however_json_spells_it():
     assert quoted.in_message(json.dumps('x a"b\\c-a"b\\c- y')) == '"x *** y"'
 
 
+@pytest.mark.parametrize("key", [None, "sk-0123456789"])
+def test_messages_hold_nothing_that_steers_a_terminal_or_breaks_a_file(key):
+    said = "bad \ud800 \x1b[2J\x07\x9b key\tsk-0123456789\nnaïve 😀 \u2028"
+    shown = KeyMask(key).in_message(said)
+    assert shown.encode() and not any(character in shown for character in "\ud800\x1b\x07\x9b")
+    assert "naïve 😀" in shown and ("sk-0123456789" in shown) == (key is None)
+    assert KeyMask(key).in_reply("\x1b[2J") == "\x1b[2J"  # what a Worker says is not ours to change
+
+
 def test_short_keys_leave_replies_alone():
     assert KeyMask("EMPTY").in_reply("EMPTY") == "EMPTY" and KeyMask("EMPTY").in_message("EMPTY") == "***"
     assert KeyMask("x" * 11).in_reply("x" * 11) == "x" * 11 and KeyMask("x" * 12).in_reply("x" * 12) == "***"
