@@ -17,7 +17,7 @@ from rw.protocol.dialogue import PlannedCall, RouterProtocol, TurnLimits
 from rw.rollout.tasks import cancel_all
 from rw.sampler.interface import EpisodeId, SampledTurn, Sampler, TurnRequest
 from rw.types import POLICY_SEGMENTS, CallId, CallStatus, Mode, Query, Status, Trajectory, WorkerCall
-from rw.workers.interface import WorkerClient, WorkerRequest
+from rw.workers.interface import WorkerClient, WorkerRequest, stopped_call
 
 
 async def run_episode(
@@ -173,20 +173,7 @@ def _outcome(task: asyncio.Task[WorkerCall], request: WorkerRequest) -> WorkerCa
     """What became of a call whose task has ended: its own record, or that of a call stopped before it had one."""
     if not task.cancelled() and task.exception() is None:
         return task.result()
-    return WorkerCall(
-        node_id=request.node_id,
-        worker_id=request.worker_id,
-        role=request.role,
-        references=request.references,
-        subquery=request.subquery,
-        output="",
-        input_tokens=None,
-        output_tokens=None,
-        cost_usd=None,
-        latency_s=0.0,
-        attempts=0,  # none was completed; the ledger knows those begun
-        status=CallStatus.CANCELLED,
-    )
+    return stopped_call(request)
 
 
 def check_trajectory(trajectory: Trajectory) -> None:

@@ -23,7 +23,7 @@ from rw.errors import CassetteError, FailureCause
 from rw.types import CallId, CallStatus, WorkerCall
 from rw.workers.call_record import describe_call, load_call
 from rw.workers.config import WorkerEndpoint
-from rw.workers.interface import WorkerClient, WorkerRequest
+from rw.workers.interface import WorkerClient, WorkerRequest, as_asked, stopped_call
 from rw.workers.lines import DamagedLineError, append_line, read_lines, write_line
 
 _LOG = logging.getLogger(__name__)
@@ -217,13 +217,13 @@ class CassetteRecorder:
         """One logical call; its line is written before it is returned."""
         identity = self._label(), request.id, self._digest(request)
         if self._cassette.status(*identity) is CallStatus.OK:
-            kept = _of_request(self._cassette.take(*identity), request)
+            kept = as_asked(self._cassette.take(*identity), request)
             self._on_replay(request, kept)
             return kept
         try:
             ended = await self._client.call(request)
         except asyncio.CancelledError:
-            self._cassette.write(*identity, _stopped(request))
+            self._cassette.write(*identity, stopped_call(request))
             raise
         self._cassette.write(*identity, ended)
         return ended
@@ -261,7 +261,7 @@ class CassettePlayer:
             return await _stop_again(request)
         found = self._cassette.take(label, request.id, digest) or self._cassette.take_like(digest)
         if found is not None:
-            kept = _of_request(found, request)
+            kept = as_asked(found, request)
             self._on_replay(request, kept)
             return kept
         if self._live is None:
@@ -291,36 +291,8 @@ def _use(recording: Recording | None) -> WorkerCall | None:
     return recording.call
 
 
-def _of_request(call: WorkerCall, request: WorkerRequest) -> WorkerCall:
-    """The recorded call under the names that this request's rollout gave it."""
-    return dataclasses.replace(
-        call,
-        node_id=request.node_id,
-        role=request.role,
-        references=request.references,
-        subquery=request.subquery,
-    )
-
-
 async def _stop_again(request: WorkerRequest) -> WorkerCall:
     """A call that was stopped when it was recorded: by the failure of a sibling, which is replayed meanwhile and stops
     it again; or by its rollout's deadline, which is not waited for."""
     await asyncio.sleep(_STOPPED_WAIT_S)
-    return dataclasses.replace(_stopped(request), status=CallStatus.FAILED, failure=FailureCause.DEADLINE.value)
-
-
-def _stopped(request: WorkerRequest) -> WorkerCall:
-    return WorkerCall(
-        node_id=request.node_id,
-        worker_id=request.worker_id,
-        role=request.role,
-        references=request.references,
-        subquery=request.subquery,
-        output="",
-        input_tokens=None,
-        output_tokens=None,
-        cost_usd=None,
-        latency_s=0.0,
-        attempts=0,
-        status=CallStatus.CANCELLED,
-    )
+    return dataclasses.replace(stopped_call(request), status=CallStatus.FAILED, failure=FailureCause.DEADLINE.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol
 
-from rw.types import CallId, Mode, Role, WorkerCall
+from rw.types import CallId, CallStatus, Mode, Role, WorkerCall
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,35 @@ class WorkerRequest:
     content: str
     query_id: str = ""  # of the rollout's query, for the books
     mode: Mode | None = None  # of the rollout, for the books
+
+
+def stopped_call(request: WorkerRequest) -> WorkerCall:
+    """The record of a call that was stopped before it had one: nothing of it was measured."""
+    return WorkerCall(
+        node_id=request.node_id,
+        worker_id=request.worker_id,
+        role=request.role,
+        references=request.references,
+        subquery=request.subquery,
+        output="",
+        input_tokens=None,
+        output_tokens=None,
+        cost_usd=None,
+        latency_s=0.0,
+        attempts=0,  # none was completed; the ledger knows those begun
+        status=CallStatus.CANCELLED,
+    )
+
+
+def as_asked(call: WorkerCall, request: WorkerRequest) -> WorkerCall:
+    """A kept call under the name that the present request gives it."""
+    return dataclasses.replace(
+        call,
+        node_id=request.node_id,
+        role=request.role,
+        references=request.references,
+        subquery=request.subquery,
+    )
 
 
 class WorkerClient(Protocol):

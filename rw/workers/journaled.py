@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from rw.types import CallStatus, WorkerCall
-from rw.workers.interface import WorkerClient, WorkerRequest
+from rw.workers.interface import WorkerClient, WorkerRequest, as_asked
 from rw.workers.journal import Journal
 
 
@@ -36,13 +35,7 @@ class JournaledClient:
         digest = self._digest(request)
         kept = self._journal.response(request.id, digest)
         if kept is not None and (kept.status is CallStatus.OK or self._replay_failures):
-            kept = dataclasses.replace(
-                kept,
-                node_id=request.node_id,
-                role=request.role,
-                references=request.references,
-                subquery=request.subquery,
-            )
+            kept = as_asked(kept, request)
             self._on_replay(request, kept)
             return kept
         self._journal.write_intent(request.id, request.worker_id, digest)
