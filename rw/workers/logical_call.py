@@ -88,6 +88,9 @@ class LogicalCall:
                 if outcome.refused_status is not None:
                     self._finish(outcome)
                     raise self._refusal(outcome)
+                if outcome.is_stale and self._attempts < self._config.retry.max_attempts:
+                    self._context.observer.retried(outcome.cause)
+                    continue  # at once, over another connection: that of the pool was at fault, and not the Worker
                 failures[outcome.cause] += 1
                 wait_s = next_wait_s(
                     self._config.retry,
@@ -111,14 +114,14 @@ class LogicalCall:
         context = self._context
         sending = await context.pace.admit(self._input_bound + self._worker.max_output_tokens)
         try:
+            streamed = context.transport.is_streamed(self._worker.id)
+            attempt = self._make_attempt(streamed)
             if context.budget is not None:
                 await context.budget.reserve(self._worker.id, self._worst_case_usd)
         except BaseException:
             context.pace.settle(sending, 0)
             raise
         outcome: Reply | Failure | None = None
-        streamed = context.transport.is_streamed(self._worker.id)
-        attempt = self._make_attempt(streamed)
         try:
             self._waited(self._clock() - began_s)
             self._attempts += 1
