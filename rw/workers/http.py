@@ -33,6 +33,7 @@ from rw.workers.transport import Transport
 __all__ = ["ClientConfig", "HttpWorkerClient", "WorkerEndpoint"]
 
 _LOG = logging.getLogger(__name__)
+_KEPT_S = 4.0  # an idle connection; many servers close theirs after 5 s, and a request may be on its way just then
 _CAUSES = {FailureCause.RATE_LIMITED: "429", FailureCause.SERVER_ERROR: "5xx"}  # as dashboards call them
 
 
@@ -156,7 +157,8 @@ class HttpWorkerClient:
         if self._session is None:
             # One connection per permit: a call that holds a permit never waits in the pool, where its Worker would
             # be charged for the wait.
-            connector = aiohttp.TCPConnector(limit=sum(w.max_concurrent for w in self._workers.values()))
+            most = sum(worker.max_concurrent for worker in self._workers.values())
+            connector = aiohttp.TCPConnector(limit=most, keepalive_timeout=_KEPT_S)
             timeout = aiohttp.ClientTimeout(total=None, connect=self._config.connect_timeout_s)
             self._session = aiohttp.ClientSession(
                 connector=connector,

@@ -88,9 +88,6 @@ class LogicalCall:
                 if outcome.refused_status is not None:
                     self._finish(outcome)
                     raise self._refusal(outcome)
-                if outcome.is_stale and self._attempts < self._config.retry.max_attempts:
-                    self._context.observer.retried(outcome.cause)
-                    continue  # at once, over another connection: that of the pool was at fault, and not the Worker
                 failures[outcome.cause] += 1
                 wait_s = next_wait_s(
                     self._config.retry,

@@ -134,6 +134,23 @@ async def test_streams_share_their_connections():
     assert len(peers) == 1
 
 
+async def test_a_connection_that_was_idle_is_not_used_when_its_server_may_be_closing_it(monkeypatch):
+    peers = []
+
+    async def handle(req):
+        peers.append(req.transport.get_extra_info("peername"))
+        return web.json_response({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]})
+
+    monkeypatch.setattr("rw.workers.http._KEPT_S", 0.1)
+    async with answering(handle) as base_url:
+        client = client_of(base_url, stream="never")
+        for idle_s in (0.0, 0.0, 0.5):
+            await asyncio.sleep(idle_s)
+            await client.call(request())
+        await client.close()
+    assert peers[0] == peers[1] != peers[2]
+
+
 @pytest.mark.parametrize("content_type", ["Text/Event-Stream", "text/event-stream;charset=UTF-8"])
 async def test_a_stream_is_known_by_its_type_however_that_is_spelled(content_type):
     async with streaming(sends(*CHUNKS, DONE), content_type=content_type) as base_url:
