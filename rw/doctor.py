@@ -45,7 +45,7 @@ def examine(config: RunConfig, spends: bool) -> int:
     found = {worker.id: found for worker, found in zip(workers, findings, strict=True)}
     print_findings(found)
     failed = [name for name, each in found.items() if any(one.state is State.FAIL for one in each)]
-    progress.say(f"not ready: {', '.join(failed)}" if failed else f"all {len(found)} Workers can be used")
+    progress.say(f"not ready: {', '.join(failed)}" if failed else _all_well(len(found)))
     return 1 if failed else 0
 
 
@@ -80,6 +80,10 @@ async def _check_all(config: RunConfig, spends: bool) -> tuple[Sequence[WorkerEn
             )
         checks = [check_worker(worker, config.client, spends=spends, content=content) for worker in workers]
         return workers, await asyncio.gather(*checks)
+
+
+def _all_well(workers: int) -> str:
+    return "the one Worker can be used" if workers == 1 else f"all {workers} Workers can be used"
 
 
 def _known_question(config: RunConfig) -> str:

@@ -25,7 +25,7 @@ from rw.core.schedule import forced_modes, is_forced
 from rw.dry_run import dry_run_warm_start
 from rw.errors import CheckpointError, ConfigError, DataError
 from rw.interrupts import Interrupts
-from rw.learner.checkpoint import load_params, save_params
+from rw.learner.checkpoint import config_changes, load_params, save_params
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import init_state
 from rw.learner.supervised import SupervisedConfig, SupervisedLearner
@@ -85,11 +85,10 @@ async def warm_start(parts: Parts, interrupts: Interrupts) -> Any:
     if pathlib.Path(path).exists():
         params, metadata = await parts.device.run(load_params, path)
         stored = {key: metadata.get(key) for key in made_with}
-        differing = [key for key in made_with if stored[key] != made_with[key]]
-        if differing:
+        if changes := config_changes(stored, made_with):
             raise CheckpointError(
-                f"the warm start at {path} was made with another {', '.join(differing)}: remove it, set init.path, or "
-                "take back the change"
+                f"the warm start at {path} was made with another config: {'; '.join(changes)}; take back the "
+                "change, or name another place in init.path, where one is made"
             )
         return params
     params = await make_warm_start(parts, interrupts)

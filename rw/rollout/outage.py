@@ -26,7 +26,8 @@ def check_no_outage(groups: Sequence[Group], max_lost: float, what: str) -> None
     by_worker = f"; failed calls by Worker: {_counts(workers)}" if workers else ""
     raise OutageError(
         f"{what}: {len(lost)} of {len(rollouts)} rollouts were lost to infrastructure ({_counts(causes)}{by_worker}), "
-        f"over rollout.max_lost={max_lost:g}; nothing was made of them; the same command asks again for what was lost"
+        f"over rollout.max_lost={max_lost:g}; nothing was made of them; the same command asks again for what was lost, "
+        "and `rw doctor` tells what is wrong with a Worker"
     )
 
 

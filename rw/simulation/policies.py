@@ -149,8 +149,8 @@ class HabitPolicy:
             raise ConfigError(f"mode_prior={prior} must be three probabilities (single, multi, agentic) that sum to 1")
         if len(self.worker_ids) < max(self.executors):
             raise ConfigError(
-                f"{len(self.worker_ids)} Workers are too few for the warm start's teams of {max(self.executors)}: "
-                "add workers.endpoints, or begin from parameters (init.source='params')"
+                f"the warm start's teams of {max(self.executors)} need as many Workers, and the config has "
+                f"{len(self.worker_ids)}: add some, or begin from parameters (init.source='params')"
             )
 
     def mode_probabilities(self, query: Query) -> tuple[float, float, float]:

@@ -116,7 +116,9 @@ class _Checkup:
         except ConfigError as error:
             self._add("price", State.FAIL, str(error), "set prices of 0 or more")
             return
-        self._add("price", State.OK, f"{self._worker.input_price:g} in, {self._worker.output_price:g} out")
+        self._add(
+            "price", State.OK, f"{self._worker.input_price:g} in, {self._worker.output_price:g} out, USD per million"
+        )
 
     def check_key(self, environment: Mapping[str, str] | None) -> None:
         """A key is there where one is named. Whether it is accepted is seen later."""
@@ -139,7 +141,7 @@ class _Checkup:
         except (OSError, TimeoutError, UnicodeError) as error:
             remedy = "correct the host in base_url, or this machine's name service"
             return self._add("dns", State.FAIL, f"{self._host} has no address: {_say(error)}", remedy)
-        return self._add("dns", State.OK, f"{self._host} is {found[0][4][0]}")
+        return self._add("dns", State.OK, " is ".join(dict.fromkeys((self._host, found[0][4][0]))))
 
     async def check_connection(self) -> bool:
         """Somebody listens there, and shows a certificate that can be trusted."""
@@ -155,8 +157,11 @@ class _Checkup:
             remedy = "the server speaks no TLS there: take http:// or another port"
             return self._add(kind, State.FAIL, f"{place}: {error.reason or _say(error)}", remedy)
         except (OSError, TimeoutError) as error:
+            is_mute = isinstance(error, TimeoutError)
+            seen = f"no connection after {time.monotonic() - began:.1f} s" if is_mute else _say(error)
             remedy = "start the server, or correct host and port of base_url; a firewall may be between"
-            return self._add(kind, State.FAIL, f"{place}: {_say(error)}", remedy)
+            plain = "; a server without TLS wants http://" if is_mute and self._is_tls else ""
+            return self._add(kind, State.FAIL, f"{place}: {seen}", remedy + plain)
         writer.close()
         return self._add(kind, State.OK, f"{place} in {time.monotonic() - began:.2f} s")
 
@@ -249,7 +254,10 @@ class _Checkup:
             if isinstance(outcome, Reply) or outcome.cause is FailureCause.EMPTY_OUTPUT:
                 self._add(check, State.FAIL, f"refused: {failure.message}", remedy)
                 return
-        self._add("completion", State.FAIL, failure.message, "compare model and base_url with the server's manual")
+        remedy = (
+            "base_url must end before /chat/completions, mostly in /v1; compare it and model with the server's manual"
+        )
+        self._add("completion", State.FAIL, failure.message, remedy)
 
     def _add_completion(self, outcome: Reply | Failure, seconds: float) -> None:
         thinking = "switch thinking off in extra_body, or it is paid for and waited for in every call"
@@ -274,8 +282,10 @@ class _Checkup:
                 "context", State.FAIL, seen, f"set max_output_tokens below {limit}: there is no room for a question"
             )
         elif limit < wanted + _INPUT_TOKENS:
-            seen = f"{limit} tokens leave {limit - wanted} for a question"
-            self._add("context", State.WARN, seen, "lower max_output_tokens, or serve the model with a longer context")
+            seen = f"{limit} tokens leave {limit - wanted} for question and earlier replies"
+            shorter = "lower max_output_tokens, or " if limit > _INPUT_TOKENS else ""
+            remedy = f"{shorter}serve the model with a longer context, unless all that it is shown is short"
+            self._add("context", State.WARN, seen, remedy)
         else:
             self._add("context", State.OK, f"{limit} tokens")
 

@@ -15,7 +15,7 @@ import yaml
 
 from rw.errors import ConfigError
 from rw.typed_values import build, one_line, unknown_key
-from rw.workers.config import WorkerEndpoint
+from rw.workers.config import KEY_NAMES, WorkerEndpoint
 
 _TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
@@ -71,6 +71,9 @@ def _endpoint(index: int, item: Any) -> WorkerEndpoint:
         raise ConfigError(f"workers[{index}] must be a mapping with the keys of a Worker, such as id and base_url")
     worker_id = item.get("id")
     name = worker_id if isinstance(worker_id, str) and worker_id else f"workers[{index}]"
+    for key in item:
+        if key.lower().replace("-", "_") in KEY_NAMES:
+            raise ConfigError(f"{name}.{key} would hold a key; name its place in key_env or key_file")
     endpoint = build(WorkerEndpoint, item, f"{name}.")
     if "\n" in endpoint.description.strip():
         raise ConfigError(f"{name}.description has several lines; write it after >- , which folds them into one")

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from rw.config import load_config
-from rw.errors import ConfigError
+from rw.errors import CheckpointError, ConfigError
 from rw.evaluate import GreedyRouter
 from rw.interrupts import Interrupts
+from rw.learner.checkpoint import save_params
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.publish import publish
 from rw.model.copying import wire_copying
@@ -19,7 +20,7 @@ from rw.parts import open_parts
 from rw.simulation.messages import answer_body
 from rw.simulation.plans import copied_answer
 from rw.types import Mode
-from rw.warmstart import Demonstrations, drilled, make_warm_start, open_learner
+from rw.warmstart import Demonstrations, drilled, identity, make_warm_start, open_learner, warm_start
 from rw.workdir import Workdir
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -51,6 +52,20 @@ async def test_drills_stand_in_for_questions_and_workers(tmp_path):
     assert len(calls) == sum(len(trajectory.calls) for trajectory in made) and {call["cost_usd"] for call in calls} == {
         0
     }
+
+
+async def test_a_warm_start_of_another_config_is_refused_with_each_difference(tmp_path):
+    kept = tmp_path / "kept"
+    config = load_config(TINY, [*SMALL, ("init.path", str(kept))])
+    with Workdir(tmp_path / "run") as workdir:
+        async with open_parts(config, workdir) as parts:
+            made_with = identity(parts)
+            made_with["warmstart"]["steps"] += 7
+            save_params(kept, init_params(jax.random.key(0), config.model), made_with)
+            with pytest.raises(CheckpointError) as error:
+                await warm_start(parts, Interrupts())
+    steps = config.warmstart.steps
+    assert f"made with another config: warmstart.steps: {steps + 7} → {steps}; take back the change" in str(error.value)
 
 
 @pytest.mark.parametrize("copying", ["learnt", "wired"])

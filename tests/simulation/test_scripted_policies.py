@@ -194,7 +194,7 @@ def test_next_action_is_the_plans():
 def test_what_cannot_work_is_refused():
     with pytest.raises(ConfigError, match="mode_prior"):
         HabitPolicy(0, mode_prior=(0.5, 0.5, 0.5))
-    with pytest.raises(ConfigError, match="2 Workers"):
+    with pytest.raises(ConfigError, match="teams of 3 .* has 2: "):
         HabitPolicy(0, ("worker_1", "worker_2"))
     with pytest.raises(ConfigError, match="nq-7"):
         BestPlans().plan(REAL, 0, None)

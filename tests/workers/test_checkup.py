@@ -148,6 +148,23 @@ async def test_certificates_that_cannot_be_trusted_and_servers_without_tls():
     assert states(plain, "tls") == ["fail"] and "take http://" in plain["tls"].remedy
 
 
+async def test_a_server_that_says_nothing_to_a_tls_greeting():
+    mute = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    async with mute:
+        url = f"https://127.0.0.1:{mute.sockets[0].getsockname()[1]}/v1"
+        findings = await check_worker(worker(url), ClientConfig(connect_timeout_s=0.2), spends=False)
+    (found,) = (finding for finding in findings if finding.check == "tls")
+    assert found.state is State.FAIL and "no connection after 0." in found.seen and "wants http://" in found.remedy
+
+
+async def test_a_base_url_that_leads_nowhere():
+    server = Server()
+    async with running(server) as url:
+        found = await check(worker(f"{url}/chat/completions"))
+    assert states(found, "model", "completion") == ["-", "fail"]
+    assert "must end before /chat/completions" in found["completion"].remedy
+
+
 @pytest.mark.parametrize("status", [401, 402, 403])
 async def test_a_key_that_is_refused(status):
     server = Server()
@@ -183,6 +200,7 @@ async def test_a_model_that_the_server_does_not_have():
     [
         ({"max_model_len": 4096}, "fail"),
         ({"max_model_len": 6000}, "warn"),
+        ({"max_model_len": 4097}, "warn"),
         ({"max_model_len": 32768}, "ok"),
         ({"context_length": 131072, "top_provider": {"context_length": 4000}}, "fail"),
         ({"meta": {"n_ctx": 16384, "n_ctx_train": 2048}}, "ok"),
@@ -194,6 +212,9 @@ async def test_context_limits_as_servers_tell_them(entry, state):
     server.models = {"data": [{"id": "m", **entry}]}
     async with running(server) as url:
         assert states(await check(worker(url), spends=False), "context") == [state]
+        server.models = {"data": [{"id": "m", "max_model_len": 2048}]}
+        short = (await check(worker(url, max_output_tokens=64), spends=False))["context"]
+    assert short.state is State.WARN and "leave 1984" in short.seen and "lower max_output" not in short.remedy
 
 
 @pytest.mark.parametrize(

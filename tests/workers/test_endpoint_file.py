@@ -112,6 +112,12 @@ def test_a_pasted_key_is_refused_unprinted(tmp_path):
     with pytest.raises(ConfigError) as error:
         load(tmp_path, f"{ONE}, key: sk-secret}}")
     assert "worker_1.key; did you mean 'key_env'?" in str(error.value) and "sk-secret" not in str(error.value)
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, f"{ONE}, api_key: sk-secret}}")
+    said = str(error.value)
+    assert (
+        "worker_1.api_key would hold a key; name its place in key_env or key_file" in said and "sk-secret" not in said
+    )
 
 
 def test_a_file_that_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monkeypatch):
