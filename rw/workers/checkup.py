@@ -174,7 +174,7 @@ class _Checkup:
             return
         if status in (401, 403):
             seen = f"status {status} for the list of models"
-            self._add("key", State.FAIL, seen, f"{self._key_place()}: the server refuses that key")
+            self._add("key", State.FAIL, seen, self._key_remedy("the server refuses that key"))
             return
         entries = _model_entries(body) if status == 200 else None
         if entries is None:
@@ -234,7 +234,7 @@ class _Checkup:
     async def _explain(self, session: aiohttp.ClientSession, failure: Failure) -> None:
         """Findings about a completion that failed: which part of the request is to blame, as far as it can be told."""
         if failure.refused_status is not None:
-            remedy = f"{self._key_place()}: the key, its rights and the credit behind it"
+            remedy = self._key_remedy("the key, its rights and the credit behind it")
             self._add("key", State.FAIL, failure.message, remedy)
             return
         if failure.cause is not FailureCause.CLIENT_ERROR:
@@ -336,8 +336,9 @@ class _Checkup:
         authorization = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
         return {"Content-Type": "application/json", **authorization}
 
-    def _key_place(self) -> str:
-        return f"check {self._worker.key_env or self._worker.key_file or 'key_env, which is not set'}"
+    def _key_remedy(self, why: str) -> str:
+        where = self._worker.key_env or self._worker.key_file
+        return f"check {where}: {why}" if where else "the server wants a key: name its place in key_env or key_file"
 
     def _masked(self, text: str) -> str:
         return self._mask.in_message(text)
