@@ -171,8 +171,8 @@ async def test_a_key_that_is_refused(status):
     server.refuses = lambda body: (status, "no")
     async with running(server) as url:
         found = await check(worker(url, key_env="SOME_KEY"))
-    assert states(found, "key") == ["fail"] and f"status {status}: no (you sent Bearer ***)" in found["key"].seen
         keyless = await check(worker(url))
+    assert states(found, "key") == ["fail"] and f"status {status}: no (you sent Bearer ***)" in found["key"].seen
     assert found["key"].remedy.startswith("check SOME_KEY") and len(server.asked) == 2
     assert keyless["key"].remedy == "the server wants a key: name its place in key_env or key_file"
 
