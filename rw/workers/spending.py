@@ -6,7 +6,6 @@ Ledgers of earlier versions lack modes, queries and unknown spending; what a lin
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ Record = Mapping[str, Any]
 PHASES = ("warm start", "training", "validation", "test")
 NOT_RECORDED = "not recorded"
 _CALL = tuple(field.name for field in dataclasses.fields(CallId))
+_ABSURD = 1e15  # USD or tokens: sums of less are finite
 # The amounts of each kind of line, and whether they are None where nobody said.
 _AMOUNTS = {
     "sent": {"worst_case_usd": False},
@@ -133,7 +133,7 @@ def is_sound(record: Any) -> bool:
 
 
 def _is_amount(value: Any, may_be_none: bool) -> bool:
-    return may_be_none if value is None else type(value) in (int, float) and 0 <= value < math.inf
+    return may_be_none if value is None else type(value) in (int, float) and 0 <= value < _ABSURD
 
 
 def phase(record: Record) -> str:

@@ -93,6 +93,8 @@ def test_a_torn_line_of_what_was_sent_is_no_spending_and_the_ledger_goes_on(tmp_
         ("attempt", {"cost_usd": "0.5"}),
         ("attempt", {"cost_usd": float("nan")}),
         ("attempt", {"cost_usd": 1e999}),
+        ("attempt", {"cost_usd": 1e308}),
+        ("attempt", {"cost_usd": 10**400}),
         ("attempt", {"unknown_usd": None}),
         ("attempt", {"unknown_usd": -0.5}),
         ("attempt", {"accepted": None}),
