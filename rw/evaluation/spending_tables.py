@@ -86,10 +86,10 @@ def sentences(books: Sequence[Books]) -> list[str]:
     ]
     if total.replayed_calls:
         saved = _amount(total.replayed_usd, factor)
-        words.append(f"Journal and cassette answered {total.replayed_calls} calls again, unpaid, and saved {saved}.")
+        words.append(f"Answered again by journal or cassette, unpaid: calls {total.replayed_calls}, saved {saved}.")
     if attempts := sum(book.open_attempts for book in books):
         open_usd = _amount(sum(book.open_usd for book in books), factor)
-        words.append(f"In flight, or cut off by a kill: {attempts} attempts, worst case {open_usd}; not in the tables.")
+        words.append(f"In flight, or cut off by a kill: attempts {attempts}, worst case {open_usd}; not in the tables.")
     if torn := sum(book.torn_lines for book in books):
         words.append(f"Lines that are cut short, by a kill or because a run is writing: {torn}.")
     return words

@@ -244,7 +244,7 @@ class Budget:
             if hopeless is not None:
                 self._exhausted = self._message(hopeless, waiter)
                 if self._in_flight:
-                    _LOG.warning("%s; waiting for %d calls in flight", self._exhausted, self._in_flight)
+                    _LOG.warning("%s is used up; requests in flight are waited for: %d", hopeless.key, self._in_flight)
             elif full := [account for account in accounts if not account.fits(waiter.amount)]:
                 held_up += full
             elif not any(account in held_up for account in accounts):

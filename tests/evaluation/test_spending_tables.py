@@ -53,7 +53,7 @@ def test_every_table_sums_to_the_same_and_steps_to_those_of_training(ledger):
 
 def test_what_is_open_is_said_and_in_no_table(ledger):
     said = " ".join(sentences([books_of(ledger)]))
-    assert "1 attempts, worst case 2.000; not in the tables" in said and "saved 0.500" in said
+    assert "attempts 1, worst case 2.000; not in the tables" in said and "saved 0.500" in said
     assert "cut short" not in said
 
 

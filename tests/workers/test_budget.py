@@ -94,7 +94,7 @@ async def test_where_nothing_could_fit_the_calls_in_flight_are_waited_for_and_th
         await calls.ask(0.51)
     await calls.ask(0.01)  # would fit, but the run is ending
     assert calls.through == [0] and not calls.tasks[1].done() and not calls.tasks[2].done()
-    assert "waiting for 1 calls in flight" in caplog.text
+    assert "is used up; requests in flight are waited for: 1" in caplog.text
     budget.settle("a", 0.2, 0.1, unknown_usd=0.1)
     await turns()
     for task in calls.tasks[1:]:
