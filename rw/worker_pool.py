@@ -10,9 +10,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from rw.data import replay
+from rw.errors import ConfigError
 from rw.run_config import RunConfig
 from rw.simulation import skills
 from rw.simulation.workers import SimulatedWorld
+from rw.typed_values import unknown_key
 from rw.types import WorkerCall, WorkerCard
 from rw.workers.budget import Budget
 from rw.workers.cassette import Cassette, CassettePlayer, CassetteRecorder, made_of
@@ -28,12 +30,21 @@ from rw.workers.request import request_digest
 
 
 def worker_endpoints(config: RunConfig, base_url: str = "http://127.0.0.1/v1") -> tuple[WorkerEndpoint, ...]:
-    """The run's Workers; `base_url` is where those of a simulated or replayed pool are served."""
+    """The run's Workers; `base_url` is where those of a simulated or replayed pool are served.
+
+    ConfigError where a cap is for none of them: it would hold nobody back.
+    """
     if config.workers.kind == "http":
-        return config.workers.endpoints
-    if config.workers.kind == "simulated":
-        return skills.endpoints(base_url)
-    return recorded_endpoints(base_url, replay.NQ6_MODELS)
+        endpoints = config.workers.endpoints
+    elif config.workers.kind == "simulated":
+        endpoints = skills.endpoints(base_url)
+    else:
+        endpoints = recorded_endpoints(base_url, replay.NQ6_MODELS)
+    known = [endpoint.id for endpoint in endpoints]
+    for worker_id in config.budget.workers_usd:
+        if worker_id not in known:
+            raise ConfigError(unknown_key(f"config.budget.workers_usd.{worker_id}", str(worker_id), known))
+    return endpoints
 
 
 async def open_workers(

@@ -1,5 +1,6 @@
 """Runs that reach a cap, are killed, or find a file STOP: what they say, leave and spend, and how they go on."""
 
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -7,6 +8,10 @@ import subprocess
 import pytest
 
 from rw import cli
+from rw.errors import ConfigError
+from rw.run_config import RunConfig
+from rw.worker_pool import worker_endpoints
+from rw.workers.budget import BudgetConfig
 from rw.workers.ledger import read_ledger, spent_usd
 
 WORST_USD = 0.00282  # of one call to the dearest simulated Worker; calls cost a thousandth of it
@@ -31,6 +36,17 @@ def test_a_cap_ends_a_warm_start_before_it_is_exceeded(tmp_path, capsys):
         assert 0 < spent(tmp_path) <= cap
     assert cli.main([*arguments, f"--config.budget.run_usd={cap}", "--dry-run"]) == 0
     assert not (tmp_path / "warmstart").exists()
+
+
+@pytest.mark.parametrize(("kind", "source"), [("simulated", "simulated"), ("replay", "nq6")])
+def test_a_cap_for_a_worker_that_is_not_there_is_refused(kind, source):
+    whole = RunConfig()
+    workers, data = dataclasses.replace(whole.workers, kind=kind), dataclasses.replace(whole.data, source=source)
+    config = dataclasses.replace(whole, workers=workers, data=data, budget=BudgetConfig(workers_usd={"worker_1": 1.0}))
+    assert worker_endpoints(config)[0].id == "worker_1"
+    config = dataclasses.replace(config, budget=BudgetConfig(workers_usd={"worker_1": 1.0, "woker_2": 1.0}))
+    with pytest.raises(ConfigError, match="budget.workers_usd.woker_2; did you mean 'worker_2'"):
+        worker_endpoints(config)
 
 
 @pytest.fixture(scope="module")
