@@ -4,6 +4,7 @@ stderr."""
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import pathlib
 import sys
@@ -42,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return importlib.import_module(f"rw.{command}").main(rest)  # each loads only what it needs
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
 Body = Callable[[str, list[tuple[str, str]], str], int]  # (config path, overrides, workdir) -> exit code
 
 
@@ -53,6 +56,11 @@ def run_entry(name: str, argv: Sequence[str], body: Body, dry_run: Body | None =
     except RwError as error:
         print(f"rw {name}: error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        print(f"rw {name}: error: {error}; make room, and give the same command again", file=sys.stderr)
+        return RwError.exit_code
 
 
 def parse_arguments(name: str, argv: Sequence[str]) -> tuple[str, list[tuple[str, str]], str]:

@@ -6,12 +6,13 @@ previous checkpoint whole. Knows no model, no data and no training loop.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
 import hashlib
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -89,9 +90,10 @@ class Checkpoints:
         args = ocp.args.Composite(
             state=ocp.args.StandardSave(state), metadata=ocp.args.JsonSave({**self._metadata, "step": step})
         )
-        if step not in self._manager.all_steps() and not self._manager.save(step, args=args, force=True):
-            raise CheckpointError(f"no checkpoint of step {step} was written to {self.directory}")
-        self._manager.wait_until_finished()
+        with _writing(self.directory / str(step)):
+            if step not in self._manager.all_steps() and not self._manager.save(step, args=args, force=True):
+                raise CheckpointError(f"no checkpoint of step {step} was written to {self.directory}")
+            self._manager.wait_until_finished()
 
     def restore(self, template: TrainState) -> TrainState | None:
         """The newest readable state, or None where there is no checkpoint at all.
@@ -226,8 +228,18 @@ def save_params(path: str | pathlib.Path, params: Any, metadata: Mapping[str, An
         params=ocp.args.StandardSave(params),
         metadata=ocp.args.JsonSave({**metadata, "format_version": FORMAT_VERSION}),
     )
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+    with _writing(path), ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
         checkpointer.save(path, args=args, force=overwrite)
+
+
+@contextlib.contextmanager
+def _writing(path: pathlib.Path) -> Iterator[None]:
+    """A full disk in one line: orbax says it as a ValueError where the write is tensorstore's."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"cannot write {path}: {reason}; make room, and give the same command again") from error
 
 
 def load_params(path: str | pathlib.Path, template: Any = None) -> tuple[Any, dict[str, Any]]:

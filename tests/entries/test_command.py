@@ -1,6 +1,7 @@
 """The `rw` command: arguments, one-line errors with their exit codes, and a workdir that only one run may use."""
 
 import dataclasses
+import errno
 import os
 import pathlib
 
@@ -32,6 +33,20 @@ def test_unknown_arguments_are_refused():
         cli.parse_arguments("train", ["--config", "a.py", "--wrkdir=x"])
     with pytest.raises(ConfigError, match="needs a value"):
         cli.parse_arguments("train", ["--config", "a.py", "--config.b"])
+
+
+def test_a_full_disk_is_one_line_and_other_errors_of_the_system_are_not_hidden(capsys):
+    def ends_with(number):
+        def body(path, overrides, workdir):
+            raise OSError(number, os.strerror(number), "runs/a/metrics.jsonl")
+
+        return cli.run_entry("train", ["--config", TINY], body)
+
+    assert ends_with(errno.ENOSPC) == ends_with(errno.EROFS) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and "No space left on device: 'runs/a/metrics.jsonl'; make room" in lines[0]
+    with pytest.raises(OSError):
+        ends_with(errno.EBADF)
 
 
 def test_errors_are_one_line_and_an_exit_code(capsys, tmp_path):

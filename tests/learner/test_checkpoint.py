@@ -1,5 +1,8 @@
 """Checkpoints: bit-identical round trips, refusals that name value and remedy, and damage that costs one checkpoint."""
 
+import contextlib
+import resource
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -236,3 +239,24 @@ def test_fingerprint_sees_values_names_shapes_and_dtypes():
     assert fingerprint({**params, "norm": params["norm"].at[0].add(1e-6)}) != base
     assert fingerprint({"b.weight": params["a.weight"], "norm": params["norm"]}) != base
     assert fingerprint({**params, "a.weight": params["a.weight"].reshape(3, 2, 4)}) != base
+
+
+@contextlib.contextmanager
+def room_for(size):
+    """No file grows beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("room", [10, 2000])
+def test_a_full_disk_is_said_in_one_line_and_a_later_save_is_whole(tmp_path, room):
+    params = {"w": jax.random.normal(jax.random.key(0), (64, 64))}
+    with room_for(room), pytest.raises(CheckpointError, match=f"cannot write {tmp_path}/params: .*make room") as error:
+        save_params(tmp_path / "params", params, {"about": 1})
+    assert "\n" not in str(error.value)
+    save_params(tmp_path / "params", params, {"about": 1})
+    np.testing.assert_array_equal(load_params(tmp_path / "params")[0]["w"], params["w"])
