@@ -12,6 +12,7 @@ from rw.errors import FailureCause
 from rw.workers.keys import KeyMask
 
 REFUSALS = (401, 402, 403)  # no key, no money, no right: no later call can succeed
+GATEWAY_TIMEOUTS = (504, 524)  # a gateway no longer waits for a model that was at work
 ABSURD_TOKENS = 10_000_000  # above any context window; such a count is a broken server, not a price to book
 _LONGEST_REASON = 40  # of a finish reason, in characters
 
@@ -145,7 +146,7 @@ def _status_failure(status: int, message: str, error: Any, retry_after_s: float 
     if status == 408:
         return Failure(FailureCause.TIMEOUT, message, retry_after_s, unbilled=True)
     if status >= 500 or status in (409, 425):  # 409 and 425 ask to come back, as a 503 does
-        return Failure(FailureCause.SERVER_ERROR, message, retry_after_s, unbilled=True)
+        return Failure(FailureCause.SERVER_ERROR, message, retry_after_s, unbilled=status not in GATEWAY_TIMEOUTS)
     if 300 <= status < 500:  # redirects are not followed: they would carry the key to another host
         return Failure(FailureCause.CLIENT_ERROR, message, unbilled=True)
     return Failure(FailureCause.BAD_RESPONSE, message)

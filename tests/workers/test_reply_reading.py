@@ -146,6 +146,9 @@ def test_refusals_are_told_from_what_only_looks_like_one():
 def test_what_was_turned_down_is_not_billed_and_what_broke_may_be():
     assert all(read_reply(status, JSON, b"{}").unbilled for status in (301, 400, 401, 404, 408, 429, 500, 503))
     assert not any(read_reply(200, JSON, body).unbilled for body in (b"", b"<html>", b"{}", b'{"error": "died"}'))
+    # The model may go on, and be paid for, behind a gateway that has stopped waiting.
+    assert not any(read_reply(status, JSON, b"{}").unbilled for status in (504, 524))
+    assert not read_reply(200, JSON, b'{"error": {"code": 504}}').unbilled
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 502), (200, "died"), (500, 500), (400, None), (429, 429)])
