@@ -84,6 +84,11 @@ class Parts:
         """The Workers, as the router knows them."""
         return tuple(self.endpoints)
 
+    @property
+    def is_nominal(self) -> bool:
+        """Whether prices are only counted and nobody is paid: the Workers are programs of ours."""
+        return self.config.workers.kind != "http"
+
     @contextlib.contextmanager
     def booked_as(self, label: str) -> Iterator[None]:
         """Calls made inside are booked as run `<name>/<label>`: those of an evaluation are not those of a step."""

@@ -14,6 +14,7 @@ from rich.progress import Progress as Bar
 from rw.evaluation.aggregate import is_lost
 from rw.evaluation.outcomes import FOLDER, ArmResult
 from rw.rollout.stream import Progress
+from rw.workers.spending import Spent
 
 # In a notebook: plain lines and no bar, which would be kept in the file once for every time it is drawn.
 _BAR = False if Console().is_jupyter else None
@@ -38,9 +39,10 @@ def rollouts(label: str) -> Iterator[Callable[[Progress], None]]:
         yield lambda progress: bar.update(task, completed=progress.rollouts, total=progress.total)
 
 
-def step_line(row: Mapping[str, Any], step: int, steps: int, cold_start: bool) -> str:
+def step_line(row: Mapping[str, Any], step: int, steps: int, cold_start: bool, is_nominal: bool = False) -> str:
     """One step in one line; `-` stands for what the step could not measure.
 
+    `is_nominal`: the Workers are simulated or recorded, so that nobody is paid what they "cost".
     Exclusions that hit one mode more than twice as often as another are told by mode: they bias the choice of modes.
     """
     phase = "cold" if cold_start else "free" if row["rho_b"] == 0 else f"rho {row['rho_b']:.2f}"
@@ -56,10 +58,17 @@ def step_line(row: Mapping[str, Any], step: int, steps: int, cold_start: bool) -
         f"step {step}/{steps} {phase:<8} accuracy {_number(row, 'accuracy', '.3f')}"
         f"  invalid {_number(row, 'invalid/total', '.2f')}  excluded {_number(row, 'infra/excluded_frac', '.2f')}"
         f"{uneven}  modes {sampled}  cost {_number(row, 'cost/per_rollout', '.2e')} USD"
-        f"  spent {spent} USD{unreported}{of_cap}"
+        f"  spent {spent} {'nominal ' if is_nominal else ''}USD{unreported}{of_cap}"
         f"  kl {_number(row, 'loss/kl', '.4f')}  grad {_number(row, 'grad_norm', '.3f')}"
         f"  {row['perf/step_s']:.2f} s (rollout {row['perf/rollout_s']:.2f}, train {row['perf/train_s']:.2f})"
     )
+
+
+def spent_line(spent: Spent, is_nominal: bool) -> str:
+    """What a whole run has spent, evaluations too."""
+    unreported = f", {spent.unknown_usd:.2g} of them unknown" if spent.unknown_usd else ""
+    replayed = f"; answers worth {spent.replayed_usd:.4g} USD were not paid again" if spent.replayed_usd else ""
+    return f"spent {spent.total_usd:.4g} {'nominal ' if is_nominal else ''}USD in all{unreported}{replayed}"
 
 
 def validation_line(row: Mapping[str, Any], step: int, best_step: int, seconds: float) -> str:

@@ -100,6 +100,7 @@ async def run(parts: Parts, interrupts: Interrupts, advantage: AdvantageFunction
                 break
             await trainer.step(interrupts)
         await trainer.test(interrupts)
+    progress.say(progress.spent_line(parts.ledger.spent, parts.is_nominal))
     progress.say(f"finished; results in {parts.workdir.path}")
     print_report(write_report(parts.workdir.path))
 
@@ -298,7 +299,7 @@ class Trainer:
         if config.log.trajectories_every and step % config.log.trajectories_every == 0:
             self.trajectories.write(step, groups, batch.rewards)
         self.metrics.write(step, row)
-        progress.say(progress.step_line(row, step, config.steps, plan.cold_start))
+        progress.say(progress.step_line(row, step, config.steps, plan.cold_start, self.parts.is_nominal))
         if step % config.checkpoint.every == 0:
             await self.save()
 

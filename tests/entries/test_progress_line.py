@@ -1,7 +1,8 @@
 """The lines that a step and an arm of the final evaluation print."""
 
 from rw.evaluation.outcomes import ArmResult, Outcome
-from rw.progress import arm_line, step_line
+from rw.progress import arm_line, spent_line, step_line
+from rw.workers.spending import Spent
 
 ROW = {
     "rho_b": 0.5,
@@ -34,6 +35,18 @@ def test_spending_is_told_with_its_unknown_part_and_the_nearest_cap():
     caps = {"cost/unknown_usd": 0.5, "cost/cap": "budget.run_usd", "cost/cap_share": 0.125}
     line = step_line(ROW | caps, 7, 90, cold_start=False)
     assert "  spent 1.25 USD (0.5 unknown), 12% of budget.run_usd  kl" in line
+
+
+def test_money_that_nobody_is_paid_is_called_nominal():
+    assert "  spent 1.25 nominal USD  kl" in step_line(ROW, 7, 90, cold_start=False, is_nominal=True)
+
+
+def test_a_run_ends_with_what_it_spent():
+    spent = Spent(total_usd=1.5, unknown_usd=0.25)
+    assert spent_line(spent, is_nominal=False) == "spent 1.5 USD in all, 0.25 of them unknown"
+    spent = Spent(total_usd=0.5, replayed_usd=2.0)
+    said = "spent 0.5 nominal USD in all; answers worth 2 USD were not paid again"
+    assert spent_line(spent, is_nominal=True) == said
 
 
 def test_uneven_exclusions_are_told_by_mode():

@@ -65,7 +65,7 @@ def reference(run, warm, tmp_path_factory):
 def test_a_run_leaves_metrics_trajectories_ledger_and_checkpoints(reference):
     workdir, done = reference
     assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4]
-    assert "step 4/4" in done.stdout and "finished; results in" in done.stdout
+    assert "step 4/4" in done.stdout and "finished; results in" in done.stdout and " nominal USD in all" in done.stdout
     assert sorted(path.name for path in (workdir / "trajectories").iterdir()) == [
         f"step_{s:06d}.jsonl" for s in (1, 2, 3, 4)
     ]
