@@ -45,6 +45,45 @@ def test_tables_are_those_of_the_recorded_runs(name):
     assert block(name) == expected, f"it should read\n{expected}"
 
 
+def arms_table(name, with_modes):
+    """The arms of an experiment as markdown: % right on the test questions by seed, mode shares in brackets."""
+    arms = result("experiments")[name]
+    seeds = sorted({run["seed"] for arm in arms for run in arm["runs"]})
+    rows = [["", *(f"seed {seed}" for seed in seeds), "mean"]]
+    for arm in arms:
+        by_seed = {run["seed"]: run for run in arm["runs"]}
+        cells = []
+        for seed in seeds:
+            run = by_seed.get(seed)
+            right = "-" if run is None else f"{100 * run['right'] / run['questions']:.1f}"
+            shares = "" if run is None or not with_modes else " (" + "/".join(
+                f"{100 * run['mode_share'][mode]:.0f}" for mode in ("single", "multi", "agentic")
+            ) + ")"  # fmt: skip
+            cells.append(right + shares)
+        mean = sum(run["right"] for run in arm["runs"]) / sum(run["questions"] for run in arm["runs"])
+        rows.append([arm["name"], *cells, f"{100 * mean:.1f}"])
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "| --- |" + " ---: |" * (len(rows[0]) - 1), *lines[1:]])
+
+
+@pytest.mark.parametrize(("name", "with_modes"), [("advantages", False)])
+def test_tables_of_experiments_are_the_recorded_ones(name, with_modes):
+    expected = arms_table(name, with_modes)
+    assert block(name) == expected, f"it should read\n{expected}"
+
+
+def test_experiments_are_said_with_their_switches_and_exclusions():
+    experiments = result("experiments")
+    for arm in experiments["advantages"][1:]:
+        assert f"`{arm['overrides']}`" in plain(README)
+    excluded = [run["excluded"] for run in experiments["advantages"][-1]["runs"]]
+    shares = [
+        100 * sum(run[mode] for run in excluded) / len(excluded) for mode in ("all", "single", "multi", "agentic")
+    ]
+    sentence = "{:.0f} % of the rollouts were excluded ({:.0f}/{:.0f}/{:.0f} % of single, multi and agentic ones)"
+    assert sentence.format(*shares) in plain(README)
+
+
 def plain(text):
     return " ".join(text.split())
 
