@@ -99,7 +99,7 @@ def _override(config: dict[str, Any], key: str, text: str) -> None:
 def _parse(key: str, text: str, current: Any) -> Any:
     if isinstance(current, str):
         return text
-    if isinstance(current, dict):
+    if isinstance(current, dict) and current:  # an empty one is a mapping of the user's own keys, not a section
         raise ConfigError(f"config.{key} is a section; set one of its keys: {', '.join(current)}")
     try:
         return ast.literal_eval({"true": "True", "false": "False"}.get(text.lower(), text))

@@ -65,6 +65,13 @@ def test_more_test_questions_than_the_world_has_are_refused():
         held_out_queries(config)
 
 
+def test_mappings_are_overridden_whole():
+    config = configs.load_config(TINY, [("budget.workers_usd", "{'worker_1': 0.5}")])
+    assert dict(config.budget.workers_usd) == {"worker_1": 0.5}
+    with pytest.raises(ConfigError, match="config.budget.workers_usd='0.5' must be|budget.workers_usd=0.5 must be"):
+        configs.load_config(TINY, [("budget.workers_usd", "0.5")])
+
+
 def test_overrides_take_the_type_of_their_key():
     config = configs.load_config(
         TINY,
