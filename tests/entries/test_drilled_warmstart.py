@@ -98,7 +98,7 @@ async def test_forty_steps_of_drills_teach_copying_recorded_answers(tmp_path):
                 await router.engine.publish(await parts.device.run(publish, params, config.model, 0))
                 modes = [Mode.SINGLE] * len(parts.test)
                 groups = await parts.collect(
-                    router.engine, parts.test, modes, rollouts_per_query=1, step=0, policy_version=0
+                    router.engine, parts.test, modes, scope="drills", rollouts_per_query=1, step=0, policy_version=0
                 )
             finally:
                 await router.close()

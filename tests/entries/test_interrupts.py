@@ -13,6 +13,8 @@ PROGRAM = """
 import asyncio, os, signal, sys, threading, time
 from rw.interrupts import StopRequested, run_in_loop
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as on a terminal; jobs in the background ignore it
+
 async def body(interrupts):
     print("thread", threading.current_thread() is threading.main_thread(), flush=True)
     try:
