@@ -66,7 +66,7 @@ def arms_table(name, with_modes):
     return "\n".join([lines[0], "| --- |" + " ---: |" * (len(rows[0]) - 1), *lines[1:]])
 
 
-@pytest.mark.parametrize(("name", "with_modes"), [("advantages", False)])
+@pytest.mark.parametrize(("name", "with_modes"), [("advantages", False), ("prior_98", True)])
 def test_tables_of_experiments_are_the_recorded_ones(name, with_modes):
     expected = arms_table(name, with_modes)
     assert block(name) == expected, f"it should read\n{expected}"
