@@ -1,7 +1,7 @@
 """A run's directory: one process at a time, one config for its whole life.
 
-Layout: config.json, metrics.jsonl, validation.jsonl, ledger.jsonl, trajectories/, checkpoints/, warmstart/, reference/,
-best/, evaluation/, report/, tensorboard/.
+Layout: config.json, metrics.jsonl, validation.jsonl, ledger.jsonl, journal/, trajectories/, checkpoints/, warmstart/,
+reference/, best/, evaluation/, report/, tensorboard/; a file STOP, put there by a person, ends the run.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ def as_asked(call: WorkerCall, request: WorkerRequest) -> WorkerCall:
 class WorkerClient(Protocol):
     """Calls Workers. A failed call is data (status FAILED with its cause), never an exception.
 
-    Raises only WorkerRefusedError, which stops the run, and cancellation.
+    Raises only what stops the run, an RwError (refused for good, over a cap, not on the cassette, a disk that takes no
+    more), and cancellation.
     """
 
     async def call(self, request: WorkerRequest) -> WorkerCall: ...

@@ -15,6 +15,7 @@ from rw.workers.config import WorkerEndpoint
 
 TINY = str(pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py")
 WORKER = WorkerEndpoint("worker_1", "Answers.", "http://127.0.0.1:1/v1", "m", input_price=1.0, output_price=2.0)
+VERDICT = {"correct": True, "detail": "", "tier": ""}
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def opened(tmp_path):
 
     journals = make()
     journal = journals.open(step_scope(3))
-    journal.write_final("q", 0, "answered", "4", None)
+    journal.write_final("q", 0, "answered", "4", VERDICT)
     journal.close()
     return make
 
@@ -62,7 +63,7 @@ def test_what_would_change_an_answer_is_refused_by_name(opened, changes, name):
     ],
 )
 def test_where_workers_are_and_how_they_are_asked_may_change(opened, changes):
-    opened(**changes).open(step_scope(3))
+    assert opened(**changes).open(step_scope(3)).verdict("q", "4") == VERDICT
 
 
 def test_journals_of_steps_that_a_checkpoint_covers_go(opened):
