@@ -172,3 +172,13 @@ def test_batch_and_replicated_placements():
     mesh = sharding.make_mesh((2, 2, 2))
     assert spec(sharding.batch_sharding(mesh)) == (("data", "fsdp"),)
     assert sharding.replicated(mesh).spec == PartitionSpec()
+
+
+def test_random_parameters_are_made_where_they_will_lie_and_are_the_same():
+    mesh = sharding.make_mesh((2, 2, 2), n_kv_heads=2)
+    shardings = sharding.param_shardings(mesh, SHAPES)
+    made = qwen3.init_params(jax.random.key(3), UNTIED, shardings)
+    plain = qwen3.init_params(jax.random.key(3), UNTIED)
+    for name, leaf in made.items():
+        assert leaf.sharding == shardings[name]
+        np.testing.assert_allclose(leaf, plain[name], rtol=1e-6, atol=1e-7)

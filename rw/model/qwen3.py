@@ -8,6 +8,7 @@ The modules hold no state besides them: the cache is an argument and a return va
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -186,16 +187,23 @@ class Qwen3(nn.Module):
         return hidden
 
 
-def init_params(key, config: ModelConfig) -> Params:
-    """Random parameters in `param_dtype`: std 1/√fan_in, less where a projection writes to the residual stream."""
-    return _init(key, config)
+def init_params(key, config: ModelConfig, shardings: Mapping[str, jax.sharding.Sharding] | None = None) -> Params:
+    """Random parameters in `param_dtype`: std 1/√fan_in, less where a projection writes to the residual stream.
+
+    `shardings`, one a name, say where they are made, each device only its part. The values do not depend on them.
+    """
+    if shardings is None:
+        return _init(key, config)
+    return jax.jit(_random_params, static_argnames="config", out_shardings=dict(shardings))(key, config)
 
 
-@partial(jax.jit, static_argnames="config")
-def _init(key, config: ModelConfig) -> Params:
+def _random_params(key, config: ModelConfig) -> Params:
     tokens = jnp.zeros((1, 1), jnp.int32)
     variables = Qwen3(config).init(key, tokens, _layer_inputs(config, tokens, tokens, None, None))
     return flatten_dict(variables["params"], sep=".")
+
+
+_init = partial(jax.jit, static_argnames="config")(_random_params)
 
 
 def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, segment_mask=None):
