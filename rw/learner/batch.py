@@ -1,7 +1,7 @@
-"""From finished groups to padded micro-batches, on the host: V and rewards, one row a trajectory, token counts.
+"""From finished groups to padded micro-batches, on the host: V and rewards, sequences in rows, token counts.
 
-Shapes come from few buckets so that nothing compiles after warm-up; no number depends on which bucket a row falls into.
-Knows no model and no optimiser.
+Shapes come from few buckets so that nothing compiles after warm-up; no number depends on which bucket a row falls into,
+nor on which sequences share a row. Knows no model and no optimiser.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rw.core.advantages import token_advantage
 from rw.core.losses import count_tokens
 from rw.core.rewards import is_retained, trajectory_rewards
 from rw.errors import ConfigError, DataError
+from rw.learner.packing import arrange, bucket_of
 from rw.types import (
     NO_MODE,
     POLICY_SEGMENTS,
@@ -30,7 +31,8 @@ from rw.types import (
 )
 
 PADDING_POSITION = -1  # attention reads no token at a negative position
-NO_ROW = -1
+NO_SEQUENCE = 0  # of padding in packed rows
+PACKINGS = ("none", "packed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,7 @@ class BatchConfig:
     """Shapes of a micro-batch. Every pair of a length and a policy bucket that occurs is one compilation."""
 
     micro_batch: int = 8  # rows of a micro-batch, on all devices together
+    packing: str = "none"  # none: one sequence a row | packed: several, which see nothing of each other
     length_buckets: tuple[int, ...] = (1024, 2048, 4096, 8192, 18432)  # T, tokens of a row: at last prompt + response
     policy_buckets: tuple[int, ...] = (128, 512, 2048)  # P, policy tokens of a row; a row with more takes P = T
     logprob_chunk: int = 128  # policy tokens of a row whose logits exist at a time
@@ -51,8 +54,9 @@ class BatchConfig:
             buckets = getattr(self, name)
             if not buckets or min(buckets) < 1 or list(buckets) != sorted(set(buckets)):
                 raise ConfigError(f"batch.{name}={buckets} must be lengths of at least 1 in ascending order")
-        if self.old_policy not in ("current", "sampler"):
-            raise ConfigError(f"batch.old_policy={self.old_policy!r} is not one of current, sampler")
+        for name, legal in (("old_policy", ("current", "sampler")), ("packing", PACKINGS)):
+            if getattr(self, name) not in legal:
+                raise ConfigError(f"batch.{name}={getattr(self, name)!r} is not one of {', '.join(legal)}")
 
     def shapes(self) -> list[tuple[int, int]]:
         """All (T, P) that a micro-batch can have."""
@@ -71,13 +75,16 @@ class Row(NamedTuple):
 
 
 class MicroBatch(NamedTuple):
-    """Padded rows: whole sequences for the backbone, and only their policy tokens for the head and the loss."""
+    """Padded rows: whole sequences for the backbone, and only their policy tokens for the head and the loss.
+
+    It goes to the devices as it is. Which sequence lies where is known on the host alone, by `layout`.
+    """
 
     tokens: Any  # i32[B, T]
-    positions: Any  # i32[B, T], 0 on the first token, PADDING_POSITION beyond the last
+    positions: Any  # i32[B, T], 0 on the first token of each sequence, PADDING_POSITION beyond the last
+    sequences: Any  # i32[B, T] in packed rows, 1, 2, … along a row and NO_SEQUENCE in padding; None in others
     predictors: Any  # i32[B, P], where the hidden state lies that predicts each policy token; 0 in padding
     policy: TokenBatch  # [B, P]: the policy tokens in order, then padding; old_logprobs are the sampler's
-    row: Any  # i32[B], index into the rows it was made of, NO_ROW in padding
 
 
 def group_batch(
@@ -145,26 +152,35 @@ def token_counts(rows: Sequence[Row]) -> TokenCounts:
     return TokenCounts(*(np.float32(sum(parts)) for parts in zip(*counts, strict=True))) if counts else _NO_TOKENS
 
 
-def micro_batches(rows: Sequence[Row], config: BatchConfig, *, by_length: bool) -> list[MicroBatch]:
-    """Rows in padded micro-batches of numpy arrays, the last one filled up with empty rows.
+def layout(rows: Sequence[Row], config: BatchConfig, *, by_length: bool) -> list[list[tuple[int, ...]]]:
+    """For each micro-batch and each of its rows, the indices of the sequences that lie there; a function of lengths.
 
     Args:
-        by_length: put rows of like length together, which wastes least; otherwise keep their order. Both are functions
-            of the rows alone.
+        by_length: put sequences of like length together, which wastes least; otherwise keep their order.
 
     Raises:
-        ConfigError: a row is longer than the largest length bucket.
+        ConfigError: a sequence is longer than the largest length bucket.
     """
-    order = list(range(len(rows)))
-    if by_length:
-        order.sort(key=lambda index: len(rows[index].tokens))
-    chunks = [order[start : start + config.micro_batch] for start in range(0, len(order), config.micro_batch)]
-    return [_pad([rows[index] for index in chunk], chunk, config) for chunk in chunks]
+    lengths = [len(row.tokens) for row in rows]
+    _check_longest(rows, config)
+    packed = config.packing == "packed"
+    return arrange(lengths, config.length_buckets, config.micro_batch, packed=packed, by_length=by_length)
+
+
+def micro_batches(rows: Sequence[Row], config: BatchConfig, *, by_length: bool) -> list[MicroBatch]:
+    """Sequences as `layout` places them, in padded micro-batches of numpy arrays, filled up with empty rows."""
+    parts = layout(rows, config, by_length=by_length)
+    return [_pad([[rows[index] for index in row] for row in part], config) for part in parts]
 
 
 def empty_micro_batch(length: int, policy: int, config: BatchConfig) -> MicroBatch:
     """A micro-batch of padding alone: contributes nothing to any sum, and compiles a shape."""
-    return _pad([], [], config, shape=(length, policy))
+    return _pad([], config, shape=(length, policy))
+
+
+def padding_share(rows: Sequence[Row], micros: Sequence[MicroBatch]) -> float:
+    """The share of the token slots of at least one micro-batch, made of `rows`, that hold no token of these."""
+    return 1 - sum(len(row.tokens) for row in rows) / sum(micro.tokens.size for micro in micros)
 
 
 _NO_TOKENS = TokenCounts(np.float32(0), np.float32(0), np.float32(0))
@@ -182,46 +198,54 @@ def _row(trajectory: Trajectory, advantage: Advantages, forced: bool) -> Row:
     return Row(name, trajectory.tokens, trajectory.segments, trajectory.sampled_logprobs, advantage, forced)
 
 
-def _pad(rows: Sequence[Row], indices: Sequence[int], config: BatchConfig, shape: tuple[int, int] | None = None):
-    positions = [policy_positions(row.segments) for row in rows]
-    length, count = shape or _shape(rows, positions, config)
+def _pad(parts: Sequence[Sequence[Row]], config: BatchConfig, shape: tuple[int, int] | None = None) -> MicroBatch:
+    """One row for each of `parts`, which are the sequences it holds."""
+    length, count = shape or _shape(parts, config)
     size = config.micro_batch
-    tokens = np.zeros((size, length), np.int32)
+    tokens, sequences = np.zeros((size, length), np.int32), np.full((size, length), NO_SEQUENCE, np.int32)
     places = np.full((size, length), PADDING_POSITION, np.int32)
     predictors, targets = np.zeros((size, count), np.int32), np.zeros((size, count), np.int32)
     target_places = np.full((size, count), PADDING_POSITION, np.int32)
     segments = np.full((size, count), int(Segment.PAD), np.uint8)
-    sampled = np.zeros((size, count), np.float32)
-    advantage = np.zeros((3, size), np.float32)
-    forced, real = np.zeros(size, bool), np.zeros(size, bool)
-    for b, (row, at) in enumerate(zip(rows, positions, strict=True)):
-        tokens[b, : len(row.tokens)] = row.tokens
-        places[b, : len(row.tokens)] = np.arange(len(row.tokens))
-        predictors[b, : at.size], target_places[b, : at.size] = at - 1, at
-        targets[b, : at.size], segments[b, : at.size] = row.tokens[at], row.segments[at]
-        sampled[b, : at.size] = row.sampled_logprobs[at]
-        advantage[:, b] = row.advantage.grpo, row.advantage.mode, row.advantage.inner
-        forced[b], real[b] = row.forced, True
+    sampled, advantage = np.zeros((size, count), np.float32), np.zeros((3, size, count), np.float32)
+    forced, real = np.zeros((size, count), bool), np.zeros(size, bool)
+    for b, part in enumerate(parts):
+        start = filled = 0
+        for number, row in enumerate(part, 1):
+            at = policy_positions(row.segments)
+            whole, sampled_ones = slice(start, start + len(row.tokens)), slice(filled, filled + at.size)
+            tokens[b, whole], sequences[b, whole], places[b, whole] = row.tokens, number, np.arange(len(row.tokens))
+            predictors[b, sampled_ones], target_places[b, sampled_ones] = start + at - 1, at
+            targets[b, sampled_ones], segments[b, sampled_ones] = row.tokens[at], row.segments[at]
+            sampled[b, sampled_ones], forced[b, sampled_ones] = row.sampled_logprobs[at], row.forced
+            advantage[:, b, sampled_ones] = np.array(row.advantage[:3], np.float32)[:, None]
+            start, filled = whole.stop, sampled_ones.stop
+        real[b] = bool(part)
+    # A row may hold sequences of several groups, so each token is a row of its own here.
+    token_advantages = np.asarray(_token_advantage(Advantages(*advantage), forced, segments[..., None]))[..., 0]
     policy = TokenBatch(
         tokens=targets,
         positions=target_places,
         segments=segments,
-        advantage=np.asarray(_token_advantage(Advantages(*advantage), forced, segments)),
+        advantage=token_advantages,
         old_logprobs=sampled,
         reference_logprobs=np.zeros((size, count), np.float32),
         retained=real,
     )
-    row = np.array([*indices, *[NO_ROW] * (size - len(indices))], np.int32)
-    return MicroBatch(tokens, places, predictors, policy, row)
+    return MicroBatch(tokens, places, sequences if config.packing == "packed" else None, predictors, policy)
 
 
-def _shape(rows: Sequence[Row], positions: Sequence[np.ndarray], config: BatchConfig) -> tuple[int, int]:
-    longest = max(rows, key=lambda row: len(row.tokens))
-    length = next((bucket for bucket in config.length_buckets if bucket >= len(longest.tokens)), None)
-    if length is None:
+def _check_longest(rows: Sequence[Row], config: BatchConfig) -> None:
+    longest = max(rows, key=lambda row: len(row.tokens), default=None)
+    if longest is not None and len(longest.tokens) > config.length_buckets[-1]:
         raise ConfigError(
             f"{longest.name} has {len(longest.tokens)} tokens, more than the largest of batch.length_buckets "
             f"{config.length_buckets}: add a bucket that holds prompt limit + response budget"
         )
-    count = max(at.size for at in positions)
-    return length, min(next((bucket for bucket in config.policy_buckets if bucket >= count), length), length)
+
+
+def _shape(parts: Sequence[Sequence[Row]], config: BatchConfig) -> tuple[int, int]:
+    """(T, P) of a micro-batch whose rows hold these sequences."""
+    length = bucket_of(max(sum(len(row.tokens) for row in part) for part in parts), config.length_buckets)
+    count = max(sum(policy_positions(row.segments).size for row in part) for part in parts)
+    return length, min(bucket_of(count, config.policy_buckets) or length, length)

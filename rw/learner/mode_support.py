@@ -6,25 +6,35 @@ score is then a constant of the second pass, whose micro-batches simply add up. 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rw.core.support import support_loss
-from rw.learner.batch import NO_ROW, BatchConfig, MicroBatch, Row, micro_batches
+from rw.learner.batch import BatchConfig, MicroBatch, Row, layout, micro_batches
 from rw.learner.placement import Placement
 from rw.learner.programs import GradientSum, policy_logprobs, row_sums
 from rw.model.config import ModelConfig
+from rw.sharding import replicated
 from rw.types import Advantages, Group, Mode, Query, Segment
 
+NO_ROW = -1
 SCORE_TEMPERATURE = 1.0  # the paper does not say; the scores compare modes, so we leave them unsharpened
 _ZERO = Advantages(grpo=np.float32(0), mode=np.float32(0), inner=np.float32(0))
 
 # query -> (prefix i32[T]: prompt and `<mode>`, contents: per mode the tokens of its word)
 ModeCandidates = Callable[[Query], tuple[np.ndarray, Sequence[np.ndarray]]]
+
+
+class Candidates(NamedTuple):
+    """One candidate declaration a row, on the device; which one each row holds stays on the host."""
+
+    micro: MicroBatch
+    row: np.ndarray  # i32[B], index into the rows it was made of, NO_ROW in padding
 
 
 def candidate_rows(groups: Sequence[Group], mode_candidates: ModeCandidates) -> list[Row]:
@@ -43,12 +53,13 @@ def candidate_rows(groups: Sequence[Group], mode_candidates: ModeCandidates) -> 
 
 
 class SupportTerm:
-    """Scores and gradient of the support term for one model."""
+    """Scores and gradient of the support term for one model. Its rows are never packed: a score is a row's sum."""
 
     def __init__(
         self, model_config: ModelConfig, batch_config: BatchConfig, support_floor: float, placement: Placement
     ):
-        self._config, self._floor, self._placement = batch_config, support_floor, placement
+        self._config = dataclasses.replace(batch_config, packing="none")
+        self._floor, self._placement = support_floor, placement
 
         def scores(params, micro):
             logprobs, _ = policy_logprobs(params, model_config, micro, SCORE_TEMPERATURE, batch_config.logprob_chunk)
@@ -57,18 +68,27 @@ class SupportTerm:
         def linear(params, micro, slope, coefficient):
             return coefficient * jnp.sum(slope * scores(params, micro)), None
 
-        self._scores = jax.jit(scores)
+        # Every host reads the scores of all rows, wherever they were computed.
+        whole = {} if placement.mesh is None else {"out_shardings": replicated(placement.mesh)}
+        self._scores = jax.jit(scores, **whole)
         self._gradient = GradientSum(linear, placement.shardings)
 
-    def micro_batches(self, rows: Sequence[Row], by_length: bool) -> list[MicroBatch]:
+    def micro_batches(self, rows: Sequence[Row], by_length: bool) -> list[Candidates]:
         """The candidate rows, on the device."""
-        return [self._placement.batch(micro) for micro in micro_batches(rows, self._config, by_length=by_length)]
+        micros = micro_batches(rows, self._config, by_length=by_length)
+        parts = layout(rows, self._config, by_length=by_length)
+        return [
+            Candidates(self._placement.batch(micro), self._index(part))
+            for micro, part in zip(micros, parts, strict=True)
+        ]
 
-    def scores(self, params: Any, micros: Sequence[MicroBatch], count: int) -> np.ndarray:
+    def _index(self, part: Sequence[tuple[int, ...]]) -> np.ndarray:
+        return np.array([index for (index,) in part] + [NO_ROW] * (self._config.micro_batch - len(part)), np.int32)
+
+    def scores(self, params: Any, micros: Sequence[Candidates], count: int) -> np.ndarray:
         """f32[U, M]: summed log-probs of each declaration's content; `count` is U·M."""
         flat = np.zeros(count, np.float64 if jax.config.jax_enable_x64 else np.float32)
-        for micro, part in [(micro, self._scores(params, micro)) for micro in micros]:
-            row = np.asarray(micro.row)
+        for row, part in [(row, self._scores(params, micro)) for micro, row in micros]:
             flat[row[row != NO_ROW]] = np.asarray(part)[row != NO_ROW]
         return flat.reshape(-1, len(Mode))
 
@@ -78,22 +98,22 @@ class SupportTerm:
         return float(loss), np.asarray(mode_support), np.asarray(slope)
 
     def add_gradient(
-        self, total: Any, params: Any, micros: Sequence[MicroBatch], slope: np.ndarray, coefficient: float
+        self, total: Any, params: Any, micros: Sequence[Candidates], slope: np.ndarray, coefficient: float
     ) -> Any:
         """`total` plus coefficient times the term's gradient. Without any slope, the usual case, no pass is run."""
         if not slope.any():
             return total
         flat = slope.reshape(-1)
-        for micro in micros:
-            row = np.asarray(micro.row)
+        for micro, row in micros:
             weights = np.where(row == NO_ROW, 0, flat[row]).astype(flat.dtype)
             total, _ = self._gradient.add(total, params, micro, self._placement.batch(weights), np.float32(coefficient))
         return total
 
     def compile(self, params: Any, micro: MicroBatch, total: Any) -> Any:
         """Compiles both passes for the shape of `micro`; `total` is given back unchanged in value."""
+        micro = micro._replace(sequences=None)
         self._scores(params, micro).block_until_ready()
-        weights = self._placement.batch(np.zeros(micro.row.shape, np.float32))
+        weights = self._placement.batch(np.zeros(self._config.micro_batch, np.float32))
         return self._gradient.add(total, params, micro, weights, np.float32(0))[0]
 
 

@@ -30,7 +30,7 @@ def policy_logprobs(params: Any, model_config: ModelConfig, micro: MicroBatch, t
 
     The head runs on policy tokens only: what Workers wrote is most of a row, and its logits are never needed.
     """
-    hidden, _ = hidden_states(params, model_config, micro.tokens, micro.positions)
+    hidden, _ = hidden_states(params, model_config, micro.tokens, micro.positions, segment_mask=micro.sequences)
     before = jnp.take_along_axis(hidden, micro.predictors[:, :, None], axis=1)  # [B, P, D]
     return token_logprobs(params, model_config, before, micro.policy.tokens, temperature, chunk, with_entropy=True)
 

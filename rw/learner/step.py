@@ -27,6 +27,7 @@ from rw.learner.batch import (
     empty_micro_batch,
     group_batch,
     micro_batches,
+    padding_share,
     token_counts,
     token_rows,
 )
@@ -126,6 +127,7 @@ class Learner:
         value = value + support_coefficient * support.get("loss/support", 0.0)
         metrics = {**terms, **of_tokens(records, self.config.loss)}
         if rows:
+            metrics["data/padding_share"] = padding_share(rows, micros)
             state, update = self._update(state, total, jnp.asarray(value, jnp.float32))
             say_if_skipped(state)
             metrics.update({name: float(x) for name, x in update.items()})

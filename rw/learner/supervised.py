@@ -16,7 +16,7 @@ import numpy as np
 from rw.core.losses import segment_mask
 from rw.core.masked import divide, masked_sum
 from rw.errors import ConfigError
-from rw.learner.batch import BatchConfig, empty_micro_batch, micro_batches, plain_rows, token_counts
+from rw.learner.batch import BatchConfig, empty_micro_batch, micro_batches, padding_share, plain_rows, token_counts
 from rw.learner.optimizer import Optimizer
 from rw.learner.placement import Placement
 from rw.learner.programs import (
@@ -93,7 +93,8 @@ class SupervisedLearner:
             return advance(state), {"N_mode": 0.0, "N_inner": 0.0}
         total, results = self._gradient.zeros(state.params), []
         with self.placement.scope():
-            for micro in micro_batches(rows, self.config.batch, by_length=not self.config.deterministic):
+            micros = micro_batches(rows, self.config.batch, by_length=not self.config.deterministic)
+            for micro in micros:
                 total, result = self._gradient.add(total, state.params, self.placement.batch(micro), counts)
                 results.append(result)
             results = jax.device_get(results)
@@ -102,6 +103,7 @@ class SupervisedLearner:
         say_if_skipped(state)
         check_not_diverged(state)
         metrics = {"loss/total": loss, "N_mode": float(counts.mode), "N_inner": float(counts.inner)}
+        metrics["data/padding_share"] = padding_share(rows, micros)
         for index, (name, count) in enumerate((("loss/mode", counts.mode), ("loss/inner", counts.inner))):
             if count:
                 metrics[name] = float(sum(float(sums[index]) for _, sums in results) / count)

@@ -8,12 +8,13 @@ import pytest
 from rw.core.advantages import AdvantageConfig, comet, grpo
 from rw.errors import ConfigError, DataError
 from rw.learner.batch import (
-    NO_ROW,
     PADDING_POSITION,
     BatchConfig,
     empty_micro_batch,
     group_batch,
+    layout,
     micro_batches,
+    padding_share,
     plain_rows,
     policy_positions,
     token_counts,
@@ -143,9 +144,7 @@ def test_token_advantages_of_free_and_forced_groups():
     advantage = Advantages(grpo=np.full((2, 1), 3.0), mode=np.full((2, 1), 1.0), inner=np.full((2, 1), 2.0))
     free = group_of(score(trajectory_of([P, M, I]), True))
     forced = group_of(score(trajectory_of([P, J, I], forced=True), True), index=1, forced_mode=Mode.MULTI)
-    batch = GroupBatch(
-        np.zeros((2, 1, 2)), np.ones((2, 1), np.int32), np.ones((2, 1), bool), np.array([False, True])
-    )
+    batch = GroupBatch(np.zeros((2, 1, 2)), np.ones((2, 1), np.int32), np.ones((2, 1), bool), np.array([False, True]))
     (micro,) = micro_batches(token_rows([free, forced], batch, advantage), CONFIG, by_length=False)
     assert micro.policy.advantage.tolist() == [[1, 2], [3, 0]]
     assert micro.policy.segments.tolist() == [[M, I], [I, Segment.PAD]]
@@ -189,18 +188,21 @@ def test_padded_micro_batches_literally():
     assert first.policy.positions.tolist() == [[2, 4, 5, pad], [1, pad, pad, pad]]
     assert first.policy.segments.tolist() == [[M, I, I, 0], [I, 0, 0, 0]]
     assert first.policy.old_logprobs.tolist() == [[-3, -5, -6, 0], [-2, 0, 0, 0]]
-    assert first.policy.retained.tolist() == [True, True] and first.row.tolist() == [0, 1]
+    assert first.policy.retained.tolist() == [True, True] and first.sequences is None
     assert second.tokens.shape == (2, 8) and second.policy.tokens.shape == (2, 2)
-    assert second.policy.retained.tolist() == [True, False] and second.row.tolist() == [2, NO_ROW]
+    assert second.policy.retained.tolist() == [True, False]
+    assert layout(rows, CONFIG, by_length=False) == [[(0,), (1,)], [(2,)]]
+    assert padding_share(rows, [first, second]) == 1 - 11 / 32
 
 
 def test_rows_of_like_length_share_a_micro_batch():
     lengths = [12, 3, 11, 4]
     rows = plain_rows([trajectory_of([P] + [I] * (n - 1), query_id=f"q{n}") for n in lengths])
-    sorted_micros = micro_batches(rows, CONFIG, by_length=True)
-    assert [micro.row.tolist() for micro in sorted_micros] == [[1, 3], [2, 0]]
-    assert [micro.tokens.shape[1] for micro in sorted_micros] == [8, 16]
-    assert [micro.row.tolist() for micro in micro_batches(rows, CONFIG, by_length=False)] == [[0, 1], [2, 3]]
+    assert layout(rows, CONFIG, by_length=True) == [[(1,), (3,)], [(2,), (0,)]]
+    assert [micro.tokens.shape[1] for micro in micro_batches(rows, CONFIG, by_length=True)] == [8, 16]
+    assert layout(rows, CONFIG, by_length=False) == [[(0,), (1,)], [(2,), (3,)]]
+    # Of an odd number of rows it is a short one that has a micro-batch to itself.
+    assert layout(rows[:3], CONFIG, by_length=True) == [[(1,)], [(2,), (0,)]]
 
 
 def test_only_shapes_that_are_announced_occur():
@@ -226,7 +228,7 @@ def test_arrays_of_different_lengths_are_refused():
 def test_an_empty_micro_batch_holds_no_token():
     micro = empty_micro_batch(8, 4, CONFIG)
     assert not micro.policy.retained.any() and (micro.positions == PADDING_POSITION).all()
-    assert (micro.row == NO_ROW).all() and micro.policy.tokens.shape == (2, 4)
+    assert padding_share([], [micro]) == 1 and micro.policy.tokens.shape == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +239,7 @@ def test_an_empty_micro_batch_holds_no_token():
         ("length_buckets", (16, 8)),
         ("policy_buckets", (0, 4)),
         ("old_policy", "x"),
+        ("packing", "x"),
     ],
 )
 def test_illegal_shapes_are_named(field, value):
