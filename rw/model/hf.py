@@ -49,7 +49,7 @@ def _split_layer(name: str) -> tuple[int, str]:
 def _turn(name: str, array):
     """Hugging Face's projections are [out, in], ours [in, out]; the embedding and the norms are the same in both."""
     array = np.asarray(array)
-    return array.T if array.ndim == 2 and name != EMBEDDING else array
+    return array.T if is_turned(name, array.ndim) else array
 
 
 def _check(params: Mapping[str, np.ndarray], config: ModelConfig) -> None:
@@ -61,6 +61,24 @@ def _check(params: Mapping[str, np.ndarray], config: ModelConfig) -> None:
             raise CheckpointError(f"weights hold {name}, which the model config has no place for")
         if params[name].shape != expected[name]:
             raise CheckpointError(f"{name} has shape {params[name].shape}, the model config needs {expected[name]}")
+
+
+def is_turned(name: str, axes: int) -> bool:
+    """Whether an array of that many axes without layers has them the other way round here: all projections do."""
+    return axes == 2 and name != EMBEDDING
+
+
+def hf_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Shape of every array by Hugging Face's name, in the order in which it has them: embedding, layers, norm, head."""
+    top, layers = {}, {}
+    for name, shape in expected_shapes(config).items():
+        (layers if name.startswith(LAYER_PREFIX) else top)[name] = shape
+    shapes = {EMBEDDING: top.pop(EMBEDDING)}
+    for layer in range(config.n_layers):
+        for name, shape in layers.items():
+            inner = shape[:0:-1] if is_turned(name, len(shape) - 1) else shape[1:]
+            shapes[f"{LAYER_PREFIX}{layer}.{name.removeprefix(LAYER_PREFIX)}"] = inner
+    return shapes | {name: shape[::-1] if is_turned(name, len(shape)) else shape for name, shape in top.items()}
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
