@@ -12,11 +12,14 @@ from typing import Any
 
 import jax
 
+from rw import router_files
 from rw.config import as_dict
 from rw.errors import CheckpointError
 from rw.interrupts import Interrupts
 from rw.learner.checkpoint import Checkpoints, RunIdentity, config_changes, load_params, save_params
 from rw.model.config import ModelConfig
+from rw.model.hf_config import check_fits, is_hf
+from rw.model.hf_files import read_hf
 from rw.model.qwen3 import init_params
 from rw.parts import Parts, params_path
 from rw.run_config import MAY_CHANGE
@@ -33,19 +36,38 @@ async def initial_router(parts: Parts, interrupts: Interrupts) -> Any:
         params, metadata = await parts.device.run(load_params, path)
         check_origin(path, metadata, origin(parts))
         check_shapes(path, params, config.model)
+        keep_origin_files(parts, path)  # a kill may have come between the parameters and these
         return params
     await parts.device.run(check_checkpoints, parts)
     if config.init.source == "random":
         params = await parts.device.run(init_params, jax.random.key(config.seed), config.model)
     elif config.init.source == "params":
-        source = params_path(config.init.path)
-        params, metadata = await parts.device.run(load_params, source)
-        check_tokenizer(parts, source, metadata)
-        check_shapes(source, params, config.model)
+        params = await parts.device.run(saved_params, parts)
     else:
         params = await warm_start(parts, interrupts)
     await parts.device.run(save_params, path, params, origin(parts))
+    keep_origin_files(parts, path)
     return params
+
+
+def saved_params(parts: Parts) -> Any:
+    """The parameters that init.path names, in `param_dtype`: of a Hugging Face directory, or saved ones."""
+    source, model = params_path(parts.config.init.path), parts.config.model
+    if files := router_files.files_beside(source):  # shapes would not tell another rope_theta
+        check_fits(files, model)
+    if is_hf(source):
+        router_files.check_tokenizer(source, parts.codec)
+        return read_hf(source, model)
+    params, metadata = load_params(source)
+    check_tokenizer(parts, source, metadata)
+    check_shapes(source, params, model)
+    return {name: x.astype(model.param_dtype) for name, x in params.items()}
+
+
+def keep_origin_files(parts: Parts, path: pathlib.Path) -> None:
+    """Keeps the tokenizer and the other files of Hugging Face that the initial router came with, for exports."""
+    if parts.config.init.source == "params":
+        router_files.keep_files(params_path(parts.config.init.path), path)
 
 
 def check_checkpoints(parts: Parts) -> None:
