@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from rw.errors import ConfigError
@@ -17,6 +18,7 @@ MESH_AXES = ("data", "fsdp", "tensor")
 LOGICAL_AXES: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "length": (),
+    "sequence": ("tensor",),  # length of the residual stream between blocks
     "width": (),  # d_model of activations
     "layers": (),
     "embed": ("fsdp",),  # d_model of parameters
@@ -117,6 +119,50 @@ def batch_sharding(mesh) -> NamedSharding:
 def cache_sharding(mesh) -> NamedSharding:
     """Keys and values of a cache, whose first axes are rows and key/value heads."""
     return NamedSharding(mesh, partition_spec(("batch", "heads")))
+
+
+def sampler_shardings(mesh, tree):
+    """`param_shardings` of the sampler's copy: split over tensor alone, whole over data and fsdp."""
+
+    def without_fsdp(sharding: NamedSharding) -> NamedSharding:
+        return NamedSharding(mesh, PartitionSpec(*(axis if axis == "tensor" else None for axis in sharding.spec)))
+
+    return jax.tree.map(without_fsdp, param_shardings(mesh, tree))
+
+
+def on_own_devices(tree):
+    """The same arrays on the devices of this process alone; they must be whole within every process."""
+    mesh = jax.tree.leaves(tree)[0].sharding.mesh
+    if not mesh.is_multi_process:
+        return tree
+    own = own_mesh(mesh)
+
+    def local(array):
+        shards = {shard.device: shard.data for shard in array.addressable_shards}
+        sharding = NamedSharding(own, array.sharding.spec)
+        parts = [shards[device] for device in sharding.addressable_devices_indices_map(array.shape)]
+        return jax.make_array_from_single_device_arrays(array.shape, sharding, parts)
+
+    return jax.tree.map(local, tree)
+
+
+def own_mesh(mesh) -> jax.sharding.Mesh:
+    """The part of a mesh that lies on this process's devices, which form a block of it."""
+    own = np.vectorize(lambda device: device.process_index == jax.process_index())(mesh.devices)
+    places = np.argwhere(own)
+    block = mesh.devices[tuple(slice(low, high + 1) for low, high in zip(places.min(0), places.max(0), strict=True))]
+    if block.size != own.sum():
+        raise ConfigError(f"mesh {dict(mesh.shape)}: the {own.sum()} devices of a process must be a block of it")
+    return jax.sharding.Mesh(block, mesh.axis_names, axis_types=mesh.axis_types)
+
+
+def check_processes(mesh) -> None:
+    """Raises ConfigError where `tensor` crosses a border between processes: every layer would wait for the network."""
+    local = jax.local_device_count()
+    tensor = mesh.shape["tensor"]
+    if mesh.is_multi_process and local % tensor:
+        legal = [n for n in range(1, local + 1) if local % n == 0]
+        raise ConfigError(f"mesh.tensor={tensor}: must divide the {local} devices of a process, one of {legal}")
 
 
 def replicated(mesh) -> NamedSharding:

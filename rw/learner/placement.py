@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import jax
+import numpy as np
 
 from rw.errors import ConfigError
 from rw.learner.batch import BatchConfig
@@ -28,8 +29,13 @@ class Placement:
             raise ConfigError(f"batch.micro_batch={config.micro_batch} does not divide over data·fsdp = {ways} devices")
 
     def batch(self, tree: Any) -> Any:
-        """Arrays with a leading batch axis."""
-        return jax.device_put(tree, None if self.mesh is None else batch_sharding(self.mesh))
+        """Host arrays with a leading batch axis. Of several processes each has all of them and places its own part."""
+        if self.mesh is None:
+            return jax.device_put(tree)
+        sharding = batch_sharding(self.mesh)
+        if not self.mesh.is_multi_process:
+            return jax.device_put(tree, sharding)
+        return jax.tree.map(lambda x: jax.make_array_from_callback(np.shape(x), sharding, lambda at: x[at]), tree)
 
     def params(self, tree: Any) -> Any:
         """Parameters, or a tree like them."""

@@ -20,6 +20,7 @@ from rw.learner.optimizer import Optimizer
 from rw.model.config import ModelConfig
 from rw.model.logprobs import token_logprobs
 from rw.model.qwen3 import hidden_states
+from rw.sharding import replicated
 from rw.types import TrainState
 
 MAX_NONFINITE_IN_A_ROW = 3
@@ -49,7 +50,7 @@ class GradientSum:
 
     def __init__(self, objective: Callable, shardings: Any = None):
         self._shardings = shardings
-        options = {} if shardings is None else {"out_shardings": (shardings, None)}
+        options = {} if shardings is None else {"out_shardings": (shardings, _whole_copies(shardings))}
 
         def add(total, params, micro, *arguments):
             (value, aux), gradient = jax.value_and_grad(objective, has_aux=True)(params, micro, *arguments)
@@ -64,6 +65,11 @@ class GradientSum:
     def add(self, total: Any, params: Any, micro: MicroBatch, *arguments: Any) -> tuple[Any, tuple[Any, Any]]:
         """(total with the micro-batch's gradient added, (value, aux)); `total` is given away."""
         return self._add(total, params, micro, *arguments)
+
+
+def _whole_copies(shardings: Any) -> jax.sharding.Sharding:
+    """For what the host reads of a result: no process of several could read the parts that others hold."""
+    return replicated(jax.tree.leaves(shardings)[0].mesh)
 
 
 def make_update(optimizer: Optimizer) -> Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, jax.Array]]]:

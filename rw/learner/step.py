@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
@@ -128,7 +127,7 @@ class Learner:
         metrics = {**terms, **of_tokens(records, self.config.loss)}
         if rows:
             metrics["data/padding_share"] = padding_share(rows, micros)
-            state, update = self._update(state, total, jnp.asarray(value, jnp.float32))
+            state, update = self._update(state, total, np.float32(value))
             say_if_skipped(state)
             metrics.update({name: float(x) for name, x in update.items()})
         else:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from rw.core.losses import segment_mask
@@ -99,7 +98,7 @@ class SupervisedLearner:
                 results.append(result)
             results = jax.device_get(results)
             loss = sum(float(value) for value, _ in results)
-            state, update = self._update(state, total, jnp.asarray(loss, jnp.float32))
+            state, update = self._update(state, total, np.float32(loss))
         say_if_skipped(state)
         check_not_diverged(state)
         metrics = {"loss/total": loss, "N_mode": float(counts.mode), "N_inner": float(counts.inner)}
