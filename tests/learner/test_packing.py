@@ -1,0 +1,263 @@
+"""Packed rows are the rows one by one: same losses, gradients and log-probs, and nothing seen of a neighbour."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from rw.core.advantages import AdvantageConfig
+from rw.core.losses import LossConfig
+from rw.learner.batch import (
+    NO_SEQUENCE,
+    PADDING_POSITION,
+    BatchConfig,
+    layout,
+    micro_batches,
+    padding_share,
+    plain_rows,
+    token_counts,
+)
+from rw.learner.optimizer import Optimizer, OptimizerConfig
+from rw.learner.packing import arrange
+from rw.learner.programs import policy_logprobs
+from rw.learner.state import init_state
+from rw.learner.step import TERMS, Learner, LearnerConfig
+from rw.learner.supervised import SupervisedConfig, SupervisedLearner
+from rw.model.qwen3 import init_params
+from rw.sharding import make_mesh
+from rw.types import Segment
+
+from .conftest import MODEL, make_groups, mode_candidates, relative_difference
+
+PLAIN = BatchConfig(micro_batch=2, length_buckets=(64, 256), policy_buckets=(64, 192), logprob_chunk=16)
+PACKED = dataclasses.replace(PLAIN, packing="packed")
+OPTIMIZER = Optimizer(OptimizerConfig(learning_rate=1e-3))
+
+
+def learner_of(batch, reference_params, mesh=None, model=MODEL, **options):
+    options = {"loss": LossConfig(kl_coefficient=0.05), "advantage": AdvantageConfig(0.3), **options}
+    return Learner(model, OPTIMIZER, reference_params, LearnerConfig(batch=batch, **options), mesh)
+
+
+def rows_of(groups):
+    return plain_rows([scored.trajectory for group in groups for scored in group.rollouts])
+
+
+@pytest.fixture(scope="module")
+def groups():
+    """Sequences of 18 to 50 tokens, forced and free."""
+    return make_groups(3, count=3)
+
+
+# Which sequences share a row
+
+
+def test_in_order_a_sequence_joins_the_last_row_or_opens_one():
+    options = {"buckets": (8, 16), "micro_batch": 2, "packed": True, "by_length": False}
+    assert arrange([5, 3, 9, 2, 8], **options) == [[(0, 1), (2, 3)], [(4,)]]
+    assert arrange([9, 9, 9], **options) == [[(0,), (1,)], [(2,)]]
+    assert arrange([], **options) == []
+
+
+def test_by_length_each_goes_where_there_is_room_and_the_longest_first():
+    options = {"buckets": (8, 16), "micro_batch": 2, "packed": True, "by_length": True}
+    # 10 + 6 and 9 + 5 + 2 fill rows of 16 to the brim; of three rows one has a micro-batch to itself.
+    assert arrange([2, 16, 5, 10, 6, 9], **options) == [[(1,)], [(3, 4), (5, 2, 0)]]
+    assert arrange([2, 3, 2], **options) == [[(1, 0, 2)]]
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+def test_every_sequence_lies_in_one_row_that_holds_it(by_length):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        lengths = [int(n) for n in rng.integers(1, 65, rng.integers(0, 40))]
+        options = {"buckets": (8, 24, 64), "micro_batch": int(rng.integers(1, 5)), "by_length": by_length}
+        parts = arrange(lengths, packed=True, **options)
+        rows = [row for part in parts for row in part]
+        assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
+        assert all(sum(lengths[index] for index in row) <= 64 for row in rows)
+        assert all(1 <= len(part) <= options["micro_batch"] for part in parts)
+        if not by_length:
+            assert [index for row in rows for index in row] == list(range(len(lengths)))
+        assert len(rows) <= len(arrange(lengths, packed=False, **options)) * options["micro_batch"]
+
+
+def test_long_sequences_leave_short_ones_in_short_rows():
+    lengths, buckets = [1000] + [60] * 64, (64, 256, 1024)
+    parts = arrange(lengths, buckets, 4, packed=True, by_length=True)
+    longest = [max(sum(lengths[i] for i in row) for row in part) for part in parts]
+    assert sum(length > 256 for length in longest) == 1
+
+
+def test_packing_leaves_less_padding():
+    rows = rows_of(make_groups(0, count=8))
+    shares = {}
+    for config in (PLAIN, PACKED):
+        for by_length in (False, True):
+            shares[config.packing, by_length] = padding_share(rows, micro_batches(rows, config, by_length=by_length))
+    assert shares["packed", True] <= shares["packed", False] < shares["none", True] <= shares["none", False]
+    assert shares["packed", True] < 0.2 < 0.35 < shares["none", True]
+
+
+# What the arrays hold
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+def test_every_policy_token_is_predicted_within_its_own_sequence(groups, by_length):
+    rows = rows_of(groups)
+    seen = []
+    parts = layout(rows, PACKED, by_length=by_length)
+    for part, micro in zip(parts, micro_batches(rows, PACKED, by_length=by_length), strict=True):
+        assert micro.sequences.shape == micro.tokens.shape
+        assert ((micro.sequences == NO_SEQUENCE) == (micro.positions == PADDING_POSITION)).all()
+        for b, p in np.argwhere(micro.policy.segments != Segment.PAD):
+            before = micro.predictors[b, p]
+            assert micro.sequences[b, before] == micro.sequences[b, before + 1] != NO_SEQUENCE
+            assert micro.positions[b, before] + 1 == micro.positions[b, before + 1] == micro.policy.positions[b, p]
+            assert micro.tokens[b, before + 1] == micro.policy.tokens[b, p]
+            row = rows[part[b][micro.sequences[b, before] - 1]]
+            at = micro.policy.positions[b, p]
+            assert row.tokens[at] == micro.policy.tokens[b, p] and row.segments[at] == micro.policy.segments[b, p]
+            assert row.sampled_logprobs[at] == micro.policy.old_logprobs[b, p]
+            seen.append((part[b][micro.sequences[b, before] - 1], int(at)))
+    counts = token_counts(rows)
+    assert len(seen) == len(set(seen)) == counts.mode + counts.inner
+    assert any(len(row) > 1 for part in parts for row in part)
+
+
+def test_advantages_follow_their_sequence(groups, reference_params):
+    learner = learner_of(PACKED, reference_params)
+    _, _, rows = learner._rows(groups, cold_start=False)
+    parts = layout(rows, PACKED, by_length=True)
+    found = set()
+    for part, micro in zip(parts, micro_batches(rows, PACKED, by_length=True), strict=True):
+        for b, p in np.argwhere(micro.policy.segments != Segment.PAD):
+            row = rows[part[b][micro.sequences[b, micro.predictors[b, p]] - 1]]
+            grpo, mode, inner, _ = row.advantage
+            is_mode = micro.policy.segments[b, p] == Segment.MODE
+            assert micro.policy.advantage[b, p] == (mode if is_mode else grpo if row.forced else inner)
+            found.add((row.forced, bool(is_mode)))
+    assert found == {(True, False), (False, False), (False, True)}
+
+
+# What the model makes of them
+
+
+def logprobs_of(params, rows, config, *, by_length=True, temperature=0.8):
+    """{(sequence, position): log-prob} of all policy tokens."""
+    run = jax.jit(lambda micro: policy_logprobs(params, MODEL, micro, temperature, config.logprob_chunk)[0])
+    result = {}
+    parts = layout(rows, config, by_length=by_length)
+    for part, micro in zip(parts, micro_batches(rows, config, by_length=by_length), strict=True):
+        values = np.asarray(run(micro))
+        for b, p in np.argwhere(micro.policy.segments != Segment.PAD):
+            number = 0 if micro.sequences is None else micro.sequences[b, micro.predictors[b, p]] - 1
+            result[part[b][number], int(micro.policy.positions[b, p])] = values[b, p]
+    return result
+
+
+def test_log_probs_of_every_token_are_those_of_the_sequence_alone(params, groups):
+    rows = rows_of(groups)
+    alone, packed = logprobs_of(params, rows, PLAIN), logprobs_of(params, rows, PACKED)
+    assert alone.keys() == packed.keys() and len(alone) > 100
+    np.testing.assert_allclose([packed[key] for key in alone], list(alone.values()), atol=1e-5)
+
+
+def test_a_changed_sequence_changes_no_bit_of_its_neighbours(params, groups):
+    rows = rows_of(groups)
+    shared = next(row for part in layout(rows, PACKED, by_length=True) for row in part if len(row) > 2)
+    before = logprobs_of(params, rows, PACKED)
+    for victim in shared[:3]:
+        changed = list(rows)
+        changed[victim] = rows[victim]._replace(tokens=(rows[victim].tokens + 17) % MODEL.vocab_size)
+        after = logprobs_of(params, changed, PACKED)
+        assert all(before[key] == after[key] for key in before if key[0] != victim)
+        assert any(before[key] != after[key] for key in before if key[0] == victim)
+
+
+@pytest.mark.parametrize("attention", ["xla", pytest.param("chunked_xla", marks=pytest.mark.full)])
+def test_each_term_of_the_gradient_is_that_of_unpacked_rows(params, reference_params, groups, attention):
+    model = dataclasses.replace(MODEL, attention=attention, attention_chunk=24)
+    expected, found = (
+        learner_of(batch, reference_params, model=model).gradients(
+            params, groups, TERMS, mode_candidates=mode_candidates
+        )
+        for batch in (PLAIN, PACKED)
+    )
+    for term in TERMS:
+        assert relative_difference(expected[term], found[term]) < 1e-5, term
+
+
+@pytest.mark.full
+def test_in_double_precision_and_over_several_micro_batches(groups):
+    model = dataclasses.replace(MODEL, param_dtype="float64", compute_dtype="float64")
+    with jax.enable_x64(True):
+        params, other = (init_params(jax.random.key(seed), model) for seed in (0, 1))
+        reference_params = jax.tree.map(lambda p, q: p + 0.05 * q, params, other)
+        results = []
+        for batch in (
+            PLAIN,
+            PACKED,
+            dataclasses.replace(PACKED, micro_batch=1),
+            dataclasses.replace(PACKED, length_buckets=(64,)),
+        ):
+            for deterministic in (False, True):
+                learner = learner_of(batch, reference_params, model=model, deterministic=deterministic)
+                results.append(learner.gradients(params, groups, TERMS, mode_candidates=mode_candidates))
+        for result in results[1:]:
+            assert all(relative_difference(results[0][term], result[term]) < 1e-10 for term in TERMS)
+
+
+def check_same_step(batch, mesh, params, reference_params, groups):
+    options = {"cold_start": False, "support_coefficient": 0.4, "mode_candidates": mode_candidates}
+    expected, metrics = learner_of(PLAIN, reference_params).step(init_state(params, OPTIMIZER, 0), groups, **options)
+    learner = learner_of(batch, reference_params, mesh)
+    state = init_state(learner.placement.params(params), OPTIMIZER, 0)
+    state, packed_metrics = learner.step(state, groups, **options)
+    assert relative_difference(expected.opt_state[1].mu, state.opt_state[1].mu) < 1e-5
+    assert relative_difference(expected.opt_state[1].nu, state.opt_state[1].nu) < 1e-5
+    assert packed_metrics.keys() == metrics.keys()
+    differing = {"data/padding_share", "micro_batches", "perf/reference_s", "perf/update_s"}
+    for name in metrics.keys() - differing:
+        assert packed_metrics[name] == pytest.approx(metrics[name], rel=1e-5, abs=1e-6), name
+    return metrics, packed_metrics
+
+
+def test_a_step_is_that_of_unpacked_rows(params, reference_params, groups):
+    plain, packed = check_same_step(PACKED, None, params, reference_params, groups)
+    assert packed["data/padding_share"] < plain["data/padding_share"] < 1
+    assert packed["micro_batches"] < plain["micro_batches"]
+
+
+@pytest.mark.full
+def test_a_step_on_a_mesh_is_that_of_unpacked_rows_on_one_device(params, reference_params, groups):
+    batch = dataclasses.replace(PACKED, micro_batch=4)
+    check_same_step(batch, make_mesh((2, 2, 2)), params, reference_params, groups)
+
+
+@pytest.mark.full
+def test_after_warm_up_packed_rows_compile_nothing(params, reference_params, groups):
+    batch = dataclasses.replace(PACKED, length_buckets=(256,), policy_buckets=(192,))
+    learner, options = learner_of(batch, reference_params), {"cold_start": False, "mode_candidates": mode_candidates}
+    state = init_state(params, OPTIMIZER, 0)
+    learner.warm_up(state)
+    programs = (learner._gradient._add, learner._reference, learner._support._scores, learner._support._gradient._add)
+    sizes = [program._cache_size() for program in programs]
+    learner.step(state, groups, support_coefficient=0.4, **options)
+    assert [program._cache_size() for program in programs] == sizes
+
+
+@pytest.mark.full
+def test_supervised_steps_too(params, groups):
+    trajectories = [scored.trajectory for group in groups for scored in group.rollouts]
+    states, metrics = [], []
+    for batch in (PLAIN, PACKED):
+        learner = SupervisedLearner(MODEL, OPTIMIZER, params, SupervisedConfig(batch=batch, mode_weight=2.0))
+        state, values = learner.step(init_state(params, OPTIMIZER, 0), trajectories)
+        states.append(state)
+        metrics.append(values)
+    assert relative_difference(states[0].opt_state[1].mu, states[1].opt_state[1].mu) < 1e-5
+    for name in ("loss/total", "loss/mode", "loss/inner", "grad_norm"):
+        assert metrics[0][name] == pytest.approx(metrics[1][name], rel=1e-5)
+    assert metrics[1]["data/padding_share"] < metrics[0]["data/padding_share"]
