@@ -17,6 +17,7 @@ COMMANDS = {
     "warmstart": "supervised training on scripted routers, the start of a training run",
     "report": "tables and plots of one run, or of several side by side, from the files they left",
     "doctor": "is every Worker there, with key, model, usage and price? asks each one a few tokens",
+    "convert": "Hugging Face's Qwen3 to parameters that a run begins from, and routers of runs to Hugging Face's Qwen3",
     "ledger": "what runs have spent, by phase, Worker, mode and step, also while they run",
 }
 
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("usage: rw train|warmstart --config FILE [--workdir DIR] [--dry-run] [--allow-live] [--config.a.b=v ...]")
         print("       rw doctor --config FILE [--no-spend] [--config.a.b=v ...]")
         print("       rw report WORKDIR... [--out DIR]")
+        print("       rw convert --from-hf DIR --to PATH | --from PATH|WORKDIR --to-hf DIR [--dtype D] [--overwrite]")
         print("       rw ledger WORKDIR... [--csv FILE] [--json FILE]\n")
         print("\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items()))
         return 0 if argv else 2

@@ -1,0 +1,140 @@
+"""Finds a router that was saved: parameters in a directory, or of a run the best by validation or those of a step.
+
+Only reads: the run that wrote them may still be going on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from rw.errors import CheckpointError, ConfigError
+from rw.evaluation.validation import best_validation
+from rw.learner.checkpoint import load_params
+from rw.learner.exported import checkpoint_params, checkpoint_steps
+from rw.model.config import ModelConfig
+from rw.model.hf_config import CONFIG, is_hf, model_config
+from rw.parts import PACKAGED, TOKENIZERS, params_path
+from rw.protocol.chat import TokenCodec
+from rw.router_files import TOKENIZER, files_beside, tokenizer_bytes
+from rw.typed_values import build
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedRouter:
+    """A router with what is known of it."""
+
+    params: Any
+    model: ModelConfig
+    path: pathlib.Path  # what was read
+    about: str  # why that, in words
+    tokenizer_fingerprint: str
+    files: pathlib.Path | None  # the tokenizer and so on that it came with from Hugging Face
+    run_config: Mapping[str, Any] | None  # of the run that made it
+
+    def tokenizer(self, named: str = "") -> bytes:
+        """tokenizer.json of the router: of the files it came with, or `named`, or its run's, or one that rw has.
+
+        Raises:
+            CheckpointError: none of them is the router's.
+        """
+        places = [named] if named else self._tokenizer_places()
+        for place in places:
+            data = tokenizer_bytes(place) if pathlib.Path(place).is_file() else b""
+            if data and TokenCodec(data, str(place)).fingerprint == self.tokenizer_fingerprint:
+                return data
+        raise CheckpointError(
+            f"the tokenizer of {self.path} ({str(self.tokenizer_fingerprint)[:16]}…) is not in "
+            f"{', '.join(map(str, places))}; name its tokenizer.json with --tokenizer"
+        )
+
+    def _tokenizer_places(self) -> list[pathlib.Path | str]:
+        if self.files is not None:
+            return [self.files / TOKENIZER]
+        named = (self.run_config or {}).get("tokenizer", {}).get("path")
+        own = [PACKAGED / TOKENIZERS[named] if named in TOKENIZERS else named] if named else []
+        return [*own, *(PACKAGED / file for file in TOKENIZERS.values())]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that its run trained on, but at least 32,768."""
+        protocol = (self.run_config or {}).get("protocol", {})
+        return max(32_768, protocol.get("prompt_limit", 0) + protocol.get("response_budget", 0))
+
+
+def open_saved_router(path: str | os.PathLike, step: int | None = None) -> SavedRouter:
+    """The router at `path`.
+
+    Args:
+        path: saved parameters, a name of those that come with rw, or the working directory of a run: its best router by
+            validation, or its last checkpoint where nothing was validated.
+        step: of a run, instead.
+
+    Raises:
+        ConfigError: a step of what is no run, or a Hugging Face directory.
+        CheckpointError: nothing there, no such step, or damaged.
+    """
+    path = pathlib.Path(params_path(str(path)))
+    if is_hf(path):
+        raise ConfigError(f"{path} is a Hugging Face directory; it is imported with --from-hf {path}")
+    run = _run_config(path)
+    if run is not None:
+        return _of_run(path, run, step)
+    if step is not None:
+        raise ConfigError(f"--step {step}: {path} is not the working directory of a run; leave it out")
+    params, metadata = load_params(path)
+    run = next((found for found in map(_run_config, path.absolute().parents[:2]) if found), None)
+    files = files_beside(path) or (files_beside(path.parent.parent / "reference") if run else None)
+    return _router(params, metadata, path, "saved parameters", files, run)
+
+
+def _of_run(workdir: pathlib.Path, run: Mapping[str, Any], step: int | None) -> SavedRouter:
+    best, steps = _best(workdir), checkpoint_steps(workdir / "checkpoints")
+    files = files_beside(workdir / "reference")
+    if best is not None and step in (None, best):
+        path = workdir / "best" / f"step_{best:06d}"
+        return _router(*load_params(path), path, f"the best by validation, of step {best}", files, run)
+    if not steps:
+        raise CheckpointError(
+            f"{workdir} has no checkpoint yet; the router that it begins from is in {workdir / 'reference'}"
+        )
+    taken = steps[-1] if step is None else step
+    if taken not in steps:
+        kept = ", ".join(map(str, sorted({*steps, *([] if best is None else [best])})))
+        raise CheckpointError(f"--step {taken}: {workdir} keeps only the routers of steps {kept}")
+    params, metadata = checkpoint_params(workdir / "checkpoints", taken)
+    path = workdir / "checkpoints" / str(taken)
+    return _router(params, metadata, path, f"the checkpoint of step {taken}", files, run)
+
+
+def _best(workdir: pathlib.Path) -> int | None:
+    """The step of the best validated router that is kept."""
+    try:
+        lines = (workdir / "validation.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines if line.endswith("}")]  # the last one may be half written
+    except (OSError, ValueError):
+        return None
+    kept = [row for row in rows if (workdir / "best" / f"step_{row['step']:06d}").is_dir()]
+    best = best_validation(kept)
+    return best[0] if best is not None else kept[-1]["step"] if kept else None
+
+
+def _run_config(path: pathlib.Path) -> dict[str, Any] | None:
+    """config.json of a run's working directory; None where it is none."""
+    try:
+        config = json.loads((path / CONFIG).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return config if isinstance(config, dict) and isinstance(config.get("tokenizer"), dict) else None
+
+
+def _router(params, metadata, path, about, files, run) -> SavedRouter:
+    described = metadata.get("model") or metadata.get("config", {}).get("model") or (run or {}).get("model")
+    if described is None and files is None:
+        raise CheckpointError(f"{path} does not say which model its parameters are of; export its run's directory")
+    model = build(ModelConfig, described, "model.") if described is not None else model_config(files)
+    return SavedRouter(params, model, path, about, metadata.get("tokenizer_fingerprint"), files, run)
