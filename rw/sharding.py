@@ -17,6 +17,7 @@ MESH_AXES = ("data", "fsdp", "tensor")
 # activations keep their width whole, so that the batch owns fsdp.
 LOGICAL_AXES: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
+    "rows": ("data",),  # of the batch, where fsdp holds features
     "length": (),
     "sequence": ("tensor",),  # length of the residual stream between blocks
     "width": (),  # d_model of activations

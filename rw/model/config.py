@@ -12,10 +12,12 @@ ATTENTION_BACKENDS = ("xla", "chunked_xla", "splash", "pallas_gpu", "cudnn")
 REMAT_POLICIES = (
     "none",
     "nothing_saveable",
+    "attention_saveable",  # what heads read, before it is projected
     "dots_saveable",
     "dots_with_no_batch_dims_saveable",
     "everything_saveable",
 )
+SAVED_ATTENTION = "attention"  # its name in a layer, for the policy above
 DTYPES = ("float32", "bfloat16", "float16", "float64")  # float64 needs jax_enable_x64
 _COUNTS = ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "attention_chunk")
 

@@ -17,10 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.ad_checkpoint import checkpoint_name
 
 from rw.model import cache as kv
 from rw.model.attention import attend
-from rw.model.config import ModelConfig, wide
+from rw.model.config import SAVED_ATTENTION, ModelConfig, wide
 from rw.sharding import constrain
 
 LAYER_PREFIX = "model.layers."
@@ -105,7 +106,7 @@ class SelfAttention(nn.Module):
         options = {"backend": c.attention, "chunk": c.attention_chunk}
         out = attend(query, keys, values, inputs.query_index, inputs.key_index, *segments, **options)
         residual_scale = 1 / math.sqrt(2 * c.n_layers)
-        out = out.reshape(*x.shape[:-1], c.n_heads * c.head_dim)
+        out = checkpoint_name(out.reshape(*x.shape[:-1], c.n_heads * c.head_dim), SAVED_ATTENTION)
         return Linear(c, c.d_model, residual_scale, name="o_proj")(out), layer_cache
 
 
@@ -122,18 +123,22 @@ class MLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """One pre-norm block; returns (hidden, the layer's cache or None), the shape of a scan body."""
+    """One pre-norm block; returns (hidden, the layer's cache or None), the shape of a scan body.
+
+    On a mesh the residual stream, and so what the backward pass keeps of a layer, is split by length over `tensor`:
+    norms and sums run on the parts; rows are whole only where heads or features are split instead.
+    """
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, hidden, inputs: LayerInputs, layer_cache=None):
-        normed = RMSNorm(self.config, name="input_layernorm")(hidden)
+        normed = _whole_rows(RMSNorm(self.config, name="input_layernorm")(hidden))
         attended, layer_cache = SelfAttention(self.config, name="self_attn")(normed, inputs, layer_cache)
-        hidden = hidden + attended
-        normed = RMSNorm(self.config, name="post_attention_layernorm")(hidden)
-        hidden = hidden + MLP(self.config, name="mlp")(normed)
-        return constrain(hidden, "batch", "length", "width"), layer_cache
+        hidden = hidden + _split_rows(attended)
+        normed = _whole_rows(RMSNorm(self.config, name="post_attention_layernorm")(hidden))
+        hidden = hidden + _split_rows(MLP(self.config, name="mlp")(normed))
+        return _split_rows(hidden), layer_cache
 
 
 class Embedding(nn.Module):
@@ -151,7 +156,10 @@ class Embedding(nn.Module):
         shape = (self.config.vocab_size, self.config.d_model)
         init = nn.initializers.normal(1 / math.sqrt(self.config.d_model))
         weight = self.param("weight", init, shape, jnp.dtype(self.config.param_dtype))
-        return constrain(weight[tokens].astype(self.config.compute_dtype), "batch", "length", "width")
+        # First where the table lies, each device its own features of its ids, for rows of all fsdp: otherwise the
+        # compiler would gather the whole table, or the whole batch.
+        hidden = constrain(weight[constrain(tokens, "rows", "length")], "rows", "length", "embed")
+        return _split_rows(hidden.astype(self.config.compute_dtype))
 
 
 class Backbone(nn.Module):
@@ -171,7 +179,7 @@ class Backbone(nn.Module):
             length=c.n_layers,
         )
         hidden, _ = scanned(c, name="layers")(hidden, inputs)
-        return RMSNorm(c, name="norm")(hidden)
+        return _whole_rows(RMSNorm(c, name="norm")(hidden))
 
 
 class Qwen3(nn.Module):
@@ -235,7 +243,7 @@ def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, se
         layer_cache = None if cache is None else cache[layer]
         hidden, layer_cache = DecoderLayer(config).apply(_variables(layer_params), hidden, inputs, layer_cache)
         new_cache.append(layer_cache)
-    hidden = RMSNorm(config).apply(_variables({"weight": params.top[FINAL_NORM]}), hidden)
+    hidden = _whole_rows(RMSNorm(config).apply(_variables({"weight": params.top[FINAL_NORM]}), hidden))
     return hidden, None if cache is None else new_cache
 
 
@@ -281,10 +289,21 @@ def _split_heads(x, head_dim: int):
     return x.reshape(*x.shape[:-1], -1, head_dim)
 
 
+def _whole_rows(x):
+    return constrain(x, "batch", "length", "width")
+
+
+def _split_rows(x):
+    return constrain(x, "batch", "sequence", "width")
+
+
 def _rematerialised(config: ModelConfig):
     if config.remat == "none":
         return DecoderLayer
-    policy = getattr(jax.checkpoint_policies, config.remat)
+    if config.remat == "attention_saveable":
+        policy = jax.checkpoint_policies.save_only_these_names(SAVED_ATTENTION)
+    else:
+        policy = getattr(jax.checkpoint_policies, config.remat)
     return nn.remat(DecoderLayer, policy=policy, prevent_cse=False)  # inside a scan nothing can be merged anyway
 
 
