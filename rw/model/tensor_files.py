@@ -35,13 +35,13 @@ class StoredTensor:
     shape: tuple[int, ...]
     offset: int  # bytes from the file's beginning
 
-    def pieces(self, start: int, stop: int, piece_bytes: int = PIECE_BYTES) -> Iterator[tuple[int, np.ndarray]]:
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """(first row, rows [n, ...]) in the file's dtype, over rows start to stop of the first axis.
 
-        A piece has at least one row and else at most `piece_bytes`. Raises CheckpointError where the file ends early.
+        A piece has at least one row and else at most PIECE_BYTES. Raises CheckpointError where the file ends early.
         """
         row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
-        step = max(1, piece_bytes // max(row_bytes, 1))
+        step = max(1, PIECE_BYTES // max(row_bytes, 1))
         with open(self.path, "rb", buffering=0) as file:
             for first in range(start, stop, step):
                 rows = np.empty((min(step, stop - first), *self.shape[1:]), self.dtype)
