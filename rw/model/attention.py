@@ -10,50 +10,104 @@ import jax
 import jax.numpy as jnp
 
 from rw.errors import ConfigError
-from rw.model.config import wide
+from rw.model import attention_kernels
+from rw.model.attention_kernels import PADDING_SEGMENT, PLATFORMS, Kernel, mesh_ways
+from rw.model.config import ModelConfig, wide
 
 BUILT_IN = ("xla", "chunked_xla")
+KERNELS: dict[str, Kernel] = {
+    "splash": attention_kernels.splash,
+    "pallas_gpu": attention_kernels.pallas_gpu,
+    "cudnn": attention_kernels.cudnn,
+}
 _LARGEST_SCORES = 16 * 2**30  # bytes; a backward pass holds several arrays of this size
 _MASKED = -1e30  # finite: the difference of two masked scores must not be NaN
 
 
-def check_backend(backend: str) -> None:
-    """Raises ConfigError where this build or this platform has no such backend; nothing falls back in silence."""
-    if backend not in BUILT_IN:
-        raise ConfigError(
-            f"model.attention={backend!r}: not available in this build on {jax.default_backend()}; "
-            f"choose one of {', '.join(BUILT_IN)}"
-        )
+def check_backend(backend: str, platform: str | None = None) -> None:
+    """Raises ConfigError where a backend does not run on `platform`, by default the one that programs run on here."""
+    platform = platform or _platform()
+    if backend in BUILT_IN or platform in PLATFORMS.get(backend, ()):
+        return
+    here = [name for name, platforms in PLATFORMS.items() if platform in platforms] + list(BUILT_IN)
+    raise ConfigError(f"model.attention={backend!r}: not available on {platform}; choose one of {', '.join(here)}")
 
 
-def attend(query, key, value, query_index, key_index, query_segments=None, key_segments=None, *, backend, chunk=128):
+def check_config(config: ModelConfig, packed: bool) -> None:
+    """Raises ConfigError where the model's attention cannot take its own heads or dtype, or packed rows, anywhere."""
+    if config.attention in KERNELS:
+        attention_kernels.check_inputs(config.attention, config.compute_dtype, config.head_dim, packed)
+
+
+def attend(
+    query,
+    key,
+    value,
+    query_index,
+    key_index,
+    query_segments=None,
+    key_segments=None,
+    *,
+    backend,
+    chunk=128,
+    whole_rows=False,
+):
     """Softmax attention of grouped heads, scores and sums in float32.
+
+    The kernels (`splash`, `pallas_gpu`, `cudnn`) compute whole rows. A cache is read by `chunked_xla` under their names
+    too, and by `xla` where there is one query a row: one config serves the learner and the sampler.
 
     Args:
         query: [B, T, H, hd]. key: [B, N, S, hd]. value: [B, N, hd, S], as in a cache. N divides H.
         query_index: i32[B, T], order of each query. key_index: i32[B, S], order of each key, negative for padding.
         query_segments, key_segments: i32[B, T], i32[B, S] of packed rows: only equal ones see each other. Or None.
         backend: a name of config.ATTENTION_BACKENDS. chunk: queries and keys a step of `chunked_xla`.
+        whole_rows: keys are those of the queries' own tokens, in the order of the row, and so are both indices.
 
     Returns:
-        [B, T, H, hd] in the dtype of `query`; 0 where a query may read no key. Raises ConfigError on a missing backend.
+        [B, T, H, hd] in the dtype of `query`; 0 where a query may read no key.
+
+    Raises:
+        ConfigError: the backend cannot do this, or not on this platform; or scores would not fit in memory.
     """
-    check_backend(backend)
     batch, length, heads, head_dim = query.shape
     kv_heads = key.shape[1]
+    # One query a row needs scores of [B, H, S] only: already linear, and chunking would copy the cache.
+    if length > 1 and backend in KERNELS and whole_rows:
+        return _by_kernel(query, key, value, query_index, query_segments, backend)
     grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
     grouped = grouped.transpose(0, 2, 3, 1, 4)  # [B, N, G, T, hd]
     indices = (query_index, key_index, query_segments, key_segments)
-    # One query a row needs scores of [B, H, S] only: already linear, and chunking would copy the cache.
     if backend == "xla" or length == 1:
-        _check_scores_fit(batch * heads * length * key.shape[2])
+        _check_scores_fit(batch, kv_heads, heads // kv_heads * length * key.shape[2])
         out = _plain(grouped, key, value, *indices)
     else:
         out = _chunked(grouped, key, value, *indices, chunk)
     return out.transpose(0, 3, 1, 2, 4).reshape(batch, length, heads, head_dim).astype(query.dtype)
 
 
-def _check_scores_fit(count: int) -> None:
+def _platform() -> str:
+    """Of the mesh that is set, which may be compiled for from elsewhere; otherwise of this process."""
+    device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
+    return device.platform if device is not None and device.platform else jax.default_backend()
+
+
+def _by_kernel(query, key, value, index, segments, backend: str):
+    check_backend(backend)
+    attention_kernels.check_inputs(backend, query.dtype, query.shape[-1], segments is not None)
+    real = index >= 0
+    ids = jnp.where(real, 0 if segments is None else segments, PADDING_SEGMENT).astype(jnp.int32)
+    rows = (query, key.transpose(0, 2, 1, 3), value.transpose(0, 3, 1, 2))  # [B, T, heads, hd]
+    out = attention_kernels.on_mesh(KERNELS[backend], *rows, ids)
+    return jnp.where(real[..., None, None], out, 0).astype(query.dtype)
+
+
+def _check_scores_fit(batch: int, kv_heads: int, scores_a_head: int) -> None:
+    """Raises ConfigError where one device's part of the scores is too large."""
+    count = scores_a_head
+    for size, axis in ((batch, "batch"), (kv_heads, "heads")):
+        ways = mesh_ways(axis)
+        count *= size if size % ways else size // ways
     if 4 * count > _LARGEST_SCORES:
         raise ConfigError(
             f"model.attention='xla': one layer's scores would take {4 * count / 2**30:.0f} GiB; "
@@ -110,7 +164,7 @@ def _chunked(query, key, value, query_index, key_index, query_segments, key_segm
         _split(key_index, 1, chunk, fill=-1),
         None if key_segments is None else _split(key_segments, 1, chunk),
     )
-    needed = _needed_pairs(query_parts[1], key_parts[2])
+    needed = _needed_pairs(query_parts[1:], key_parts[2:])
 
     @jax.checkpoint
     def one_query_chunk(part):
@@ -122,11 +176,26 @@ def _chunked(query, key, value, query_index, key_index, query_segments, key_segm
     return out.reshape(*out.shape[:3], -1, out.shape[-1])[:, :, :, :length]
 
 
-def _needed_pairs(query_index, key_index):
-    """bool[query chunks, key chunks]: whether any row may read any key of the pair, going by order alone."""
-    latest_query = query_index.max(-1)  # i32[query chunks, B]
-    earliest_key = jnp.where(key_index < 0, jnp.iinfo(key_index.dtype).max, key_index).min(-1)
-    return (earliest_key[None] <= latest_query[:, None]).any(-1)
+def _needed_pairs(queries, keys):
+    """bool[query chunks, key chunks]: whether any row may read any key of the pair, going by ranges alone.
+
+    queries, keys: (indices, segments or None), each [chunks, B, chunk]. A packed row skips most of what is not on its
+    diagonal: the segments of a chunk are few.
+    """
+    (query_index, query_segments), (key_index, key_segments) = queries, keys
+    needed = _lowest(key_index, key_index >= 0)[None] <= query_index.max(-1)[:, None]  # [query chunks, key chunks, B]
+    if query_segments is not None:
+        lowest = [_lowest(ids, index >= 0) for ids, index in ((query_segments, query_index), (key_segments, key_index))]
+        highest = [
+            -_lowest(-ids, index >= 0) for ids, index in ((query_segments, query_index), (key_segments, key_index))
+        ]
+        needed &= (lowest[1][None] <= highest[0][:, None]) & (lowest[0][:, None] <= highest[1][None])
+    return needed.any(-1)
+
+
+def _lowest(values, mask):
+    """The smallest of the values in the mask along the last axis; the largest integer where it is empty."""
+    return jnp.where(mask, values, jnp.iinfo(values.dtype).max).min(-1)
 
 
 def _online_softmax(query, query_index, query_segments, key_parts, needed):

@@ -103,7 +103,7 @@ class SelfAttention(nn.Module):
         else:
             layer_cache = keys, values = kv.write(layer_cache, key, value, inputs.positions)
         segments = (inputs.segments, inputs.segments)
-        options = {"backend": c.attention, "chunk": c.attention_chunk}
+        options = {"backend": c.attention, "chunk": c.attention_chunk, "whole_rows": layer_cache is None}
         out = attend(query, keys, values, inputs.query_index, inputs.key_index, *segments, **options)
         residual_scale = 1 / math.sqrt(2 * c.n_layers)
         out = checkpoint_name(out.reshape(*x.shape[:-1], c.n_heads * c.head_dim), SAVED_ATTENTION)

@@ -115,9 +115,3 @@ def test_plain_scores_of_very_long_rows_are_refused():
     with pytest.raises(ConfigError, match="scores would take 40 GiB; use chunked_xla"):
         shape_of("xla")
     assert shape_of("chunked_xla") == (1, length, 32, 128)
-
-
-@pytest.mark.parametrize("backend", ["splash", "pallas_gpu", "cudnn"])
-def test_a_backend_that_is_not_here_is_refused(backend):
-    with pytest.raises(ConfigError, match=f"{backend}.*xla, chunked_xla"):
-        attend(QUERY, KEY, VALUE, INDEX, INDEX, backend=backend)
