@@ -90,7 +90,7 @@ def param_shardings(mesh, tree):
     """A NamedSharding for each leaf of a tree keyed by parameter names: parameters, gradients, optimiser state.
 
     Both layouts work, with and without a leading layer axis. Scalars are replicated. Raises ConfigError on a name that
-    the table lacks, and where an axis does not divide.
+    the table lacks, and, with the legal sizes of the mesh, where an axis does not divide.
     """
     return jax.tree_util.tree_map_with_path(lambda path, leaf: _leaf_sharding(mesh, path, leaf), tree)
 
@@ -108,7 +108,12 @@ def _leaf_sharding(mesh, path, leaf) -> NamedSharding:
     for size, axis in zip(leaf.shape, logical, strict=True):
         ways = math.prod(mesh.shape[name] for name in LOGICAL_AXES[axis])
         if size % ways:
-            raise ConfigError(f"parameter {name!r}: axis {axis} of {size} does not divide over {ways} devices")
+            legal = [n for n in range(1, mesh.size + 1) if size % n == 0]
+            split = "·".join(f"mesh.{name}" for name in LOGICAL_AXES[axis])
+            raise ConfigError(
+                f"parameter {name!r}: axis {axis} of {size} does not divide over {split}={ways}, which must be one of "
+                f"{legal}"
+            )
     return NamedSharding(mesh, partition_spec(logical))
 
 

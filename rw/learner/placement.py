@@ -26,7 +26,10 @@ class Placement:
         self.shardings = None if mesh is None else param_shardings(mesh, params)
         ways = 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
         if config.micro_batch % ways:
-            raise ConfigError(f"batch.micro_batch={config.micro_batch} does not divide over data·fsdp = {ways} devices")
+            raise ConfigError(
+                f"batch.micro_batch={config.micro_batch} does not divide over data·fsdp = {ways} devices; it must be a "
+                f"multiple of {ways}, or these one of {[n for n in range(1, ways) if config.micro_batch % n == 0]}"
+            )
 
     def batch(self, tree: Any) -> Any:
         """Host arrays with a leading batch axis. Of several processes each has all of them and places its own part."""

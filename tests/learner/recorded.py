@@ -32,7 +32,7 @@ MODEL = ModelConfig(
     vocab_size=1344, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=8, d_ff=64, rope_theta=1e4, remat="none"
 )
 LEARNER = LearnerConfig(
-    batch=BatchConfig(micro_batch=8, length_buckets=(176, 288), policy_buckets=(64, 128), logprob_chunk=32),
+    batch=BatchConfig(micro_batch=8, length_buckets=(288,), policy_buckets=(128,), logprob_chunk=64),
     loss=LossConfig(kl_coefficient=0.05),
     advantage=AdvantageConfig(efficiency_weight=0.1),
     reference_cost_usd=3.3e-5,

@@ -1,80 +1,121 @@
-"""A step on a mesh of eight devices is the step on one: loss, gradients and moments."""
+"""A step on a mesh of eight devices is the step on one: losses, gradients, moments and updates on recorded groups."""
 
 import dataclasses
+import math
 
 import jax
 import numpy as np
 import pytest
 
-from rw.core.advantages import AdvantageConfig
-from rw.core.losses import LossConfig
 from rw.errors import ConfigError
-from rw.learner.batch import BatchConfig
 from rw.learner.checkpoint import Checkpoints, RunIdentity
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import fingerprint, init_state
-from rw.learner.step import Learner, LearnerConfig
-from rw.sharding import make_mesh
+from rw.learner.step import TERMS, Learner
+from rw.model.qwen3 import init_params
+from rw.sharding import make_mesh, param_shardings
 
-from .conftest import MODEL, make_groups, mode_candidates, relative_difference
+from .conftest import relative_difference
+from .recorded import LEARNER, MODEL, SUPPORT, recorded_groups, recorded_mode_candidates
 
-CONFIG = LearnerConfig(
-    batch=BatchConfig(micro_batch=4, length_buckets=(64,), policy_buckets=(64,), logprob_chunk=16),
-    loss=LossConfig(kl_coefficient=0.05),
-    advantage=AdvantageConfig(0.3),
-    deterministic=True,
-)
 OPTIMIZER = Optimizer(OptimizerConfig(learning_rate=1e-3))
+MESHES = [
+    (2, 2, 2),
+    *(pytest.param(shape, marks=pytest.mark.full) for shape in ((1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 4, 2))),
+]
+OPTIONS = {"mode_candidates": recorded_mode_candidates, "cold_start": False}
 
 
 @pytest.fixture(scope="module")
-def mesh():
-    return make_mesh((2, 2, 2))
+def recorded_params():
+    return init_params(jax.random.key(0), MODEL)
 
 
-def both_steps(mesh, params, reference_params, groups, **options):
-    """(learner on the mesh, its state and metrics, those of one device) after the same step."""
-    options = {"cold_start": False, **options}
-    single = Learner(MODEL, OPTIMIZER, reference_params, CONFIG)
-    state, metrics = single.step(init_state(params, OPTIMIZER, 0), groups, **options)
-    sharded = Learner(MODEL, OPTIMIZER, reference_params, CONFIG, mesh)
-    split = init_state(sharded.placement.params(params), OPTIMIZER, 0)
-    query = split.opt_state[1].mu["model.layers.self_attn.q_proj.weight"]
-    assert query.sharding.spec == jax.P(None, "fsdp", "tensor")  # moments lie as the parameters do
-    split, split_metrics = sharded.step(split, groups, **options)
-    assert split.params["model.layers.self_attn.q_proj.weight"].sharding == query.sharding
-    return sharded, split, split_metrics, state, metrics
+@pytest.fixture(scope="module")
+def recorded_reference(recorded_params):
+    """Another router, so that the KL term has a gradient."""
+    return jax.tree.map(lambda p, q: p + 0.05 * q, recorded_params, init_params(jax.random.key(1), MODEL))
 
 
-def assert_same_step(split, split_metrics, state, metrics):
-    for name in ("loss/total", "grad_norm", "update_norm", "policy/kl_max"):
-        assert split_metrics[name] == pytest.approx(metrics[name], rel=1e-5), name
-    assert relative_difference(state.opt_state[1].mu, split.opt_state[1].mu) < 1e-5
-    assert relative_difference(state.opt_state[1].nu, split.opt_state[1].nu) < 1e-5
+def mesh_of(shape):
+    return make_mesh(shape, devices=jax.devices()[: math.prod(shape)], n_kv_heads=MODEL.n_kv_heads)
 
 
-def test_a_sharded_step_equals_one_on_a_single_device(mesh, params, reference_params):
-    _, *results = both_steps(mesh, params, reference_params, make_groups(0, count=3))
-    assert_same_step(*results)
+def one_step(mesh, params, reference):
+    """(gradient of each term, state, metrics, parameters before) of one step with the support term."""
+    learner = Learner(MODEL, OPTIMIZER, reference, LEARNER, mesh)
+    before = learner.placement.params(params)
+    gradients = learner.gradients(before, recorded_groups(), **OPTIONS)
+    state, metrics = learner.step(
+        init_state(before, OPTIMIZER, 0), recorded_groups(), support_coefficient=SUPPORT, **OPTIONS
+    )
+    return gradients, state, metrics, before
+
+
+@pytest.fixture(scope="module")
+def on_one_device(recorded_params, recorded_reference):
+    return one_step(None, recorded_params, recorded_reference)
+
+
+def update(state, before):
+    return jax.tree.map(lambda new, old: np.float64(new) - np.float64(old), state.params, before)
+
+
+@pytest.mark.parametrize("shape", MESHES, ids=lambda shape: "x".join(map(str, shape)))
+def test_a_step_on_a_mesh_is_the_step_on_one_device(shape, on_one_device, recorded_params, recorded_reference):
+    mesh = mesh_of(shape)
+    expected_gradients, expected, expected_metrics, before = on_one_device
+    gradients, state, metrics, placed = one_step(mesh, recorded_params, recorded_reference)
+    for term in TERMS:
+        assert any(np.any(x) for x in expected_gradients[term].values())
+        assert relative_difference(expected_gradients[term], gradients[term]) < 1e-5, term
+    for name in (
+        "loss/total",
+        "loss/pg_mode",
+        "loss/pg_inner",
+        "loss/kl",
+        "loss/support",
+        "grad_norm",
+        "policy/kl_max",
+    ):
+        assert metrics[name] == pytest.approx(expected_metrics[name], rel=1e-5, abs=1e-7), name
+    assert metrics["N_mode"] == expected_metrics["N_mode"] and metrics["N_inner"] == expected_metrics["N_inner"]
+    assert relative_difference(expected.opt_state[1].mu, state.opt_state[1].mu) < 1e-5
+    assert relative_difference(expected.opt_state[1].nu, state.opt_state[1].nu) < 1e-5
+    moved = update(expected, before)
+    assert max(np.abs(x).max() for x in moved.values()) > 9e-4  # a first step of Adam moves a weight by the rate
+    assert relative_difference(moved, update(state, placed)) < 1e-3
+    for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu, *gradients.values()):
+        for name, sharding in param_shardings(mesh, recorded_params).items():
+            assert tree[name].sharding.is_equivalent_to(sharding, tree[name].ndim), name
 
 
 @pytest.mark.full
-def test_with_the_support_term_and_from_a_checkpoint_too(mesh, params, reference_params, tmp_path):
-    groups, options = make_groups(0, count=4), {"support_coefficient": 0.4, "mode_candidates": mode_candidates}
-    sharded, split, *results = both_steps(mesh, params, reference_params, groups, **options)
-    assert_same_step(split, *results)
-    assert results[0]["loss/support"] == pytest.approx(results[2]["loss/support"], rel=1e-5)
+def test_three_steps_and_a_checkpoint_of_a_sharded_state(recorded_params, recorded_reference, tmp_path):
+    """Also continues from the checkpoint, bit for bit."""
+    learners = [Learner(MODEL, OPTIMIZER, recorded_reference, LEARNER, mesh) for mesh in (None, mesh_of((2, 2, 2)))]
+    states = [init_state(learner.placement.params(recorded_params), OPTIMIZER, 0) for learner in learners]
+    options = {"support_coefficient": SUPPORT, **OPTIONS}
+    for step in range(3):
+        results = [
+            learner.step(state, recorded_groups(step), **options)
+            for learner, state in zip(learners, states, strict=True)
+        ]
+        states, (expected, metrics) = [state for state, _ in results], [metrics for _, metrics in results]
+        assert metrics["loss/total"] == pytest.approx(expected["loss/total"], rel=1e-4, abs=1e-6)
+    assert relative_difference(states[0].opt_state[1].mu, states[1].opt_state[1].mu) < 1e-3
     with Checkpoints(tmp_path, RunIdentity({}, "t", "r", 0)) as checkpoints:
-        checkpoints.save(split)
-        restored = checkpoints.restore(split)
-    assert fingerprint(restored) == fingerprint(split)
-    first, _ = sharded.step(restored, groups, cold_start=False, **options)
-    second, metrics = sharded.step(split, groups, cold_start=False, **options)
-    assert int(first.step) == 2 and np.isfinite(metrics["loss/total"])
-    assert fingerprint(first) == fingerprint(second)
+        checkpoints.save(states[1])
+        restored = checkpoints.restore(states[1])
+    assert fingerprint(restored) == fingerprint(states[1])
+    first, _ = learners[1].step(restored, recorded_groups(), **options)
+    second, _ = learners[1].step(states[1], recorded_groups(), **options)
+    assert int(first.step) == 4 and fingerprint(first) == fingerprint(second)
 
 
-def test_rows_that_do_not_divide_over_the_mesh_are_refused(mesh, reference_params):
-    config = dataclasses.replace(CONFIG, batch=dataclasses.replace(CONFIG.batch, micro_batch=6))
-    with pytest.raises(ConfigError, match="batch.micro_batch=6 does not divide over data·fsdp = 4 devices"):
-        Learner(MODEL, OPTIMIZER, reference_params, config, mesh)
+def test_rows_that_do_not_divide_over_the_mesh_are_refused(recorded_reference):
+    config = dataclasses.replace(LEARNER, batch=dataclasses.replace(LEARNER.batch, micro_batch=6))
+    with pytest.raises(
+        ConfigError, match=r"micro_batch=6 .* data·fsdp = 4 .* multiple of 4, or these one of \[1, 2, 3\]"
+    ):
+        Learner(MODEL, OPTIMIZER, recorded_reference, config, mesh_of((2, 2, 2)))
