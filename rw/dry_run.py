@@ -18,6 +18,7 @@ from rw.estimate import ASSUMPTIONS, MEASURED_FROM, Estimate, Lengths, Phase, Ra
 from rw.evaluation.arms import scripted_routers
 from rw.evaluation.spending_tables import Books
 from rw.evaluation.table import Table, print_one, terminal
+from rw.memory import device_memory, memory_table
 from rw.parts import check_vocabulary, load_codec
 from rw.protocol.prompts import Prompts
 from rw.questions import held_out_queries, query_batches
@@ -74,7 +75,8 @@ def _dry_run(config: RunConfig, workdir_path: str, phases: Sequence[Phase]) -> i
     reserved = {worker.id: worst_case_usd(prices, worker, content) for worker in endpoints}
     shortfalls, remarks = judge_caps(config, found, reserved)
     console = terminal()
-    for table in (*phase_tables(found), mode_table(found), worker_table(found, terms)):
+    memory = memory_table(config, device_memory(config))
+    for table in (*phase_tables(found), mode_table(found), worker_table(found, terms), memory):
         print_one(table, console)
     for sentence in (*notes(config, lengths, measured, terms), *remarks, *shortfalls):
         console.print(sentence, markup=False, soft_wrap=True)

@@ -44,6 +44,7 @@ from rw.learner.programs import check_not_diverged
 from rw.learner.publish import publish
 from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
+from rw.memory import check_memory
 from rw.parts import Parts, open_mesh, run_interruptible
 from rw.rollout.lag import LoopLag
 from rw.rollout.record import TrajectoryWriter
@@ -91,6 +92,7 @@ def train(config: RunConfig, workdir_path: str, advantage: AdvantageFunction | N
 
 async def run(parts: Parts, interrupts: Interrupts, advantage: AdvantageFunction) -> None:
     """From the first step, or the last checkpoint, to the last step."""
+    await parts.device.run(check_memory, parts.config)
     initial = await initial_router(parts, interrupts)
     async with await parts.device.run(Trainer, parts, initial, advantage) as trainer:
         await trainer.resume()

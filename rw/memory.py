@@ -1,0 +1,232 @@
+"""What each device of a run must hold, known from the config before anything is built.
+
+Arithmetic over names, shapes, dtypes and the mesh; only `device_limit` looks at this machine. It follows the learner's
+collected regime: the caches are gone when an update begins. Knows no arrays and no Workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType
+
+from rw.errors import ConfigError
+from rw.evaluation.table import Table
+from rw.model.config import ModelConfig
+from rw.model.qwen3 import EMBEDDING, HEAD, LAYER_PREFIX, init_params
+from rw.run_config import MeshConfig, RunConfig
+from rw.sharding import MESH_AXES, param_shardings, sampler_shardings
+
+GIB = 2**30
+_WIDE = 4  # bytes of the float32 in which sums and gradients are taken
+_MEMINFO = pathlib.Path("/proc/meminfo")
+_LARGEST_MESH = 4096  # devices tried for one that fits
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Something that lies in a device's memory."""
+
+    name: str
+    size: float  # bytes on each device
+    says: str  # what it is made of
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes of each device: what it holds from the first step to the last, and what each phase of a step adds."""
+
+    held: Sequence[Part]
+    phases: Mapping[str, Sequence[Part]]  # of rollouts, learning, publishing: one at a time
+
+    @property
+    def held_bytes(self) -> float:
+        return sum(part.size for part in self.held)
+
+    @property
+    def least_bytes(self) -> float:
+        """What a step takes however short its rows are: what is held, and the gradient sum."""
+        return self.held_bytes + self.phases["learning"][0].size
+
+    @property
+    def peak_bytes(self) -> float:
+        """What is held and the largest phase."""
+        return self.held_bytes + max(sum(part.size for part in parts) for parts in self.phases.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """What a device here can hold."""
+
+    size: float  # bytes
+    where: str
+
+
+def device_memory(config: RunConfig) -> DeviceMemory:
+    """Memory of each device under `config.mesh`. Raises ConfigError where a parameter does not divide over the mesh."""
+    mesh, model = abstract_mesh(config.mesh), config.model
+    shapes = parameter_shapes(model)
+    split = param_shardings(mesh, shapes)
+    own = _tree_bytes(shapes, split, model.param_dtype)
+    summed = _tree_bytes(shapes, split, jnp.promote_types(model.param_dtype, jnp.float32))
+    published = _tree_bytes(shapes, sampler_shardings(mesh, shapes), model.compute_dtype)
+    billions = sum(map(_count, shapes.values())) / 1e9
+    held = (
+        Part("parameters", own, f"{billions:.2f}e9 in {model.param_dtype}"),
+        Part("Adam's moments", 2 * own, "two a parameter"),
+        Part("reference", own, "the frozen initial router"),
+        Part("sampler's weights", published, f"{model.compute_dtype}, split over tensor"),
+    )
+    phases = {
+        "rollouts": _rollout_parts(config),
+        "learning": (
+            Part("gradient sum", summed, "over micro-batches"),
+            Part("micro-batch's gradient", own, "before it is added"),
+            *_activation_parts(config, mesh, shapes),
+        ),
+        "publishing": (Part("next weights", published, "before the old ones go"),),
+    }
+    return DeviceMemory(held, phases)
+
+
+def abstract_mesh(mesh: MeshConfig) -> AbstractMesh:
+    """The mesh by its sizes alone: no device need be there."""
+    return AbstractMesh((mesh.data, mesh.fsdp, mesh.tensor), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def parameter_shapes(model: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    """Names and shapes of all parameters, in the learner's layout."""
+    return jax.eval_shape(lambda: init_params(jax.random.key(0), model))
+
+
+def cache_token_bytes(model: ModelConfig) -> int:
+    """Keys and values of one token over all layers."""
+    return 2 * model.n_layers * model.n_kv_heads * model.head_dim * _itemsize(model.compute_dtype)
+
+
+def _rollout_parts(config: RunConfig) -> tuple[Part, ...]:
+    """The pool at its largest, and what lies beside it: always the rows that a dispatch works on, and once, while it
+    grows by a copy, the next smaller one."""
+    engine = config.engine.single_shapes() if config.deterministic else config.engine
+    token = cache_token_bytes(config.model) / config.mesh.tensor  # heads are split, rows lie on every device
+    slots, longest = engine.slots + 1, engine.lengths[-1]  # and a spare one
+    rows = max(engine.decode_widths[-1], engine.prefill_rows[-1])
+    beside = Part("work cache", rows * longest * token, f"{rows} rows for a dispatch")
+    smaller = [slots * length * token for length in engine.lengths[-2:-1]]
+    if smaller and smaller[0] > beside.size:
+        beside = Part("smaller pool", smaller[0], f"{engine.lengths[-2]} tokens a slot, until copied")
+    return Part(
+        "key/value pool", slots * longest * token, f"{slots} × {longest} tokens × {token / 2**10:g} KiB"
+    ), beside
+
+
+def _activation_parts(config: RunConfig, mesh: AbstractMesh, shapes) -> tuple[Part, ...]:
+    """One micro-batch of the longest rows: what all its layers leave for the backward pass, and beside that the larger
+    of what one layer and what the head needs. What attention needs itself is small where it goes by chunks."""
+    model, batch = config.model, config.batch
+    rows = math.ceil(batch.micro_batch / (mesh.shape["data"] * mesh.shape["fsdp"]))
+    length, tensor = batch.length_buckets[-1], mesh.shape["tensor"]
+    narrow, tokens = _itemsize(model.compute_dtype), rows * length
+    layer_input = tokens / tensor * narrow * model.d_model  # the residual stream is split by length
+    # Gate, up and their product; queries, output, keys and values; the stream and its norm.
+    inner = narrow * (3 * model.d_ff + 2 * (model.n_heads + model.n_kv_heads) * model.head_dim) / tensor
+    one_layer = tokens * (inner + 2 * narrow * model.d_model)
+    attention = narrow * tokens * model.n_heads * model.head_dim / tensor
+    saved = {"nothing_saveable": layer_input, "attention_saveable": layer_input + attention}.get(model.remat, one_layer)
+    backward = 2 * tokens * (inner + (narrow + _WIDE) * model.d_model)
+    layer = sum(_count(leaf) for name, leaf in shapes.items() if name.startswith(LAYER_PREFIX)) / model.n_layers
+    layer = (narrow + _WIDE) * layer / tensor if mesh.shape["fsdp"] > 1 else 0
+    logits = rows * min(batch.logprob_chunk, length) * model.vocab_size / tensor * _WIDE
+    head = (narrow + _WIDE) * _count(shapes[EMBEDDING if model.tied else HEAD]) / tensor
+    head_work = 3 * logits + 2 * tokens * narrow * model.d_model + head
+    kept = Part("kept of all layers", model.n_layers * saved, f"{rows} × {length} tokens")
+    if backward + layer >= head_work:
+        return kept, Part("one layer", backward + layer, "again, with its gradients")
+    return kept, Part("the head", head_work, f"logits of {rows} × {batch.logprob_chunk} tokens")
+
+
+def device_limit() -> Limit:
+    """What the smallest device of this process may take. The CPU's devices share the memory that is free now."""
+    devices = jax.local_devices()
+    stats = [device.memory_stats() or {} for device in devices]
+    sizes = [found["bytes_limit"] for found in stats if "bytes_limit" in found]
+    if sizes:
+        return Limit(min(sizes), f"on a {devices[0].device_kind} here")
+    return Limit(free_memory() / len(devices), f"free on this machine, for each of {len(devices)} devices")
+
+
+def free_memory() -> float:
+    """Bytes that this machine could still give away; no limit where it does not say."""
+    try:
+        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        return 1024 * float(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return math.inf
+
+
+def check_memory(config: RunConfig, limit: Limit | None = None) -> None:
+    """Raises ConfigError, with the figures and what to change, where a device cannot even hold what a run always holds.
+
+    Args:
+        limit: of a device; None asks the devices here, which starts them.
+    """
+    limit = limit or device_limit()
+    found = device_memory(config)
+    if found.least_bytes <= limit.size:
+        return
+    parts = ", ".join(f"{part.name} {_gib(part.size)}" for part in (*found.held, found.phases["learning"][0]))
+    raise ConfigError(
+        f"each device would have to hold {_gib(found.least_bytes)} GiB ({parts}) under {_mesh_words(config.mesh)}, but "
+        f"there are {_gib(limit.size)} GiB {limit.where}: {_remedy(config, limit)}"
+    )
+
+
+def _remedy(config: RunConfig, limit: Limit) -> str:
+    fsdp = config.mesh.fsdp
+    while (fsdp := 2 * fsdp) * config.mesh.data * config.mesh.tensor <= _LARGEST_MESH:
+        wider = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, fsdp=fsdp))
+        try:
+            found = device_memory(wider)
+        except ConfigError:  # an axis that no longer divides
+            break
+        if found.least_bytes <= limit.size:
+            return (
+                f"over {_mesh_words(wider.mesh)} it would be {_gib(found.least_bytes)} GiB; set mesh to the devices "
+                "that you have, or take a smaller model (configs/quickstart.py is for a CPU)"
+            )
+    return "no mesh.fsdp brings that down to it; raise mesh.tensor, or take a smaller model"
+
+
+def memory_table(config: RunConfig, found: DeviceMemory) -> Table:
+    """A row for each part, the sums below."""
+    rows = [("always", part.name, _gib(part.size), part.says) for part in found.held]
+    rows += [(phase, part.name, _gib(part.size), part.says) for phase, parts in found.phases.items() for part in parts]
+    rows += [("always", "together", _gib(found.held_bytes), ""), ("at most", "together", _gib(found.peak_bytes), "")]
+    title = f"Memory of each device under {_mesh_words(config.mesh)}"
+    return Table(title, ("when", "what", "GiB", "which"), tuple(rows))
+
+
+def _mesh_words(mesh: MeshConfig) -> str:
+    return f"mesh.data={mesh.data} × mesh.fsdp={mesh.fsdp} × mesh.tensor={mesh.tensor}"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.2f}" if size >= GIB else f"{size / GIB:.2g}"
+
+
+def _count(leaf) -> int:
+    return math.prod(leaf.shape)
+
+
+def _itemsize(dtype) -> int:
+    return np.dtype(jnp.dtype(dtype)).itemsize
+
+
+def _tree_bytes(shapes, shardings, dtype) -> float:
+    return _itemsize(dtype) * sum(math.prod(shardings[name].shard_shape(leaf.shape)) for name, leaf in shapes.items())
