@@ -338,3 +338,24 @@ async def test_another_model_or_tokenizer_than_the_runs_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match=f"--config.tokenizer.path={tokenizer}"):
         await begin(beginning_from(tmp_path / "published"), tmp_path / "run")
     assert not (tmp_path / "run" / "reference").exists()
+
+
+@pytest.mark.full
+def test_a_warm_start_goes_out_trains_from_there_and_the_trained_router_goes_out(request, tmp_path):
+    warm, train = request.getfixturevalue("warm"), request.getfixturevalue("run")
+    run("--from", warm, "--to-hf", tmp_path / "published")
+    overrides = ("--config.steps=2", "--config.evaluation.every=1", "--config.evaluation.test_queries=0")
+    init = ("--config.init.source=params", f"--config.init.path={tmp_path / 'published'}")
+    train("train", tmp_path / "trained", *overrides, *init)
+    assert_same(load_params(tmp_path / "trained" / "reference")[0], load_params(warm)[0])
+    run("--from", tmp_path / "trained", "--to-hf", tmp_path / "out")
+    best = next((tmp_path / "trained" / "best").iterdir())
+    assert_same(read_hf(tmp_path / "out", tiny().model), load_params(best)[0])
+    for step in (1, 2):
+        run("--from", tmp_path / "trained", "--to-hf", tmp_path / f"step_{step}", "--step", step)
+    first, last = (load_file(tmp_path / f"step_{step}" / "model.safetensors") for step in (1, 2))
+    assert any(not np.array_equal(first[name], last[name]) for name in last)
+    assert files_in(tmp_path / "out").keys() == files_in(tmp_path / "published").keys()
+    assert (tmp_path / "out" / "tokenizer_config.json").read_text() == (
+        tmp_path / "published" / "tokenizer_config.json"
+    ).read_text()
