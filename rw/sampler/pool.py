@@ -180,11 +180,15 @@ def _fetch(handle: Any) -> Any:
 
 
 def _placed_like(cache: kv.Cache, params: UnstackedParams) -> kv.Cache:
-    """The cache on the devices of the weights, so that the first call of a program has the arguments of all others."""
+    """The cache on the devices of the weights, so that the first call of a program has the arguments of all others.
+
+    Where weights are split over `tensor`, so are the key/value heads: a whole cache would not fit beside them.
+    """
     weight = jax.tree.leaves(params)[0]
     if not weight.committed:
         return cache
     sharding = weight.sharding
     if isinstance(sharding, jax.sharding.NamedSharding):
-        sharding = jax.sharding.NamedSharding(sharding.mesh, jax.P())
+        heads = "tensor" if "tensor" in sharding.mesh.axis_names else None
+        sharding = jax.sharding.NamedSharding(sharding.mesh, jax.P(None, heads))
     return jax.device_put(cache, sharding)
