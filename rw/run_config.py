@@ -12,6 +12,7 @@ from rw.core.losses import LossConfig
 from rw.errors import ConfigError
 from rw.learner.batch import BatchConfig
 from rw.learner.optimizer import OptimizerConfig
+from rw.model.attention import check_config
 from rw.model.config import ModelConfig
 from rw.protocol.config import ProtocolConfig
 from rw.sampler.engine import EngineConfig
@@ -345,6 +346,7 @@ class RunConfig:
                 "'simulated' and 'simulated' belong together, and so do 'nq6' and 'replay' or 'http'"
             )
         check_arms(self)
+        check_config(self.model, packed=self.batch.packing == "packed")
         longest = self.protocol.prompt_limit + self.protocol.response_budget
         for name, buckets in (
             ("batch.length_buckets", self.batch.length_buckets),

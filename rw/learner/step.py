@@ -35,6 +35,7 @@ from rw.learner.mode_support import ModeCandidates, SupportTerm, candidate_rows
 from rw.learner.optimizer import Optimizer
 from rw.learner.placement import Placement
 from rw.learner.programs import GradientSum, advance, make_update, policy_logprobs, say_if_skipped
+from rw.model.attention import check_backend
 from rw.model.config import ModelConfig
 from rw.types import Advantages, Group, GroupBatch, Mode, TokenCounts, TrainState
 
@@ -76,6 +77,7 @@ class Learner:
         mesh: jax.sharding.Mesh | None = None,
     ):
         """`reference_params` are only read and must stay alive; `init_state`, which copies, may have them too."""
+        check_backend(model_config.attention)  # before a rollout is paid for
         self.model_config, self.config = model_config, config
         self.placement = Placement(mesh, reference_params, config.batch)
         self.reference_params = self.placement.params(reference_params)

@@ -26,6 +26,7 @@ from rw.learner.programs import (
     policy_logprobs,
     say_if_skipped,
 )
+from rw.model.attention import check_backend
 from rw.model.config import ModelConfig
 from rw.types import Segment, TokenCounts, TrainState, Trajectory
 
@@ -58,6 +59,7 @@ class SupervisedLearner:
         mesh: jax.sharding.Mesh | None = None,
     ):
         """`params` only say names and shapes."""
+        check_backend(model_config.attention)
         self.config = config
         self.placement = Placement(mesh, params, config.batch)
         self._update = make_update(optimizer)

@@ -118,6 +118,8 @@ def test_overrides_take_the_type_of_their_key():
         ("schedule.autonomous_from", "0", "need 0 <= cold_batches <= autonomous_from"),
         ("warmstart.mode_prior", "(1, 1, 1)", "three shares"),
         ("model.n_kv_heads", "3", "model.n_kv_heads=3"),
+        ("model.attention", "cudnn", "model.attention='cudnn' does not compute in float32: set model.compute_dtype"),
+        ("batch.packing", "all", "batch.packing='all' is not one of none, packed"),
         ("protocol.prompt_limit", "65", "batch.length_buckets=(384,) ends below"),
         ("batch.length_buckets", "(1024, 383)", "in ascending order"),
         ("seed", "-1", "seed=-1 must be at least 0"),
@@ -153,6 +155,14 @@ def test_illegal_overrides_are_refused_in_one_line(key, text, says):
     with pytest.raises(ConfigError) as error:
         configs.load_config(TINY, [(key, text)])
     assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_packed_rows_are_refused_where_attention_would_mix_them():
+    overrides = [("model.compute_dtype", "bfloat16"), ("model.head_dim", "16"), ("batch.packing", "packed")]
+    for name in ("chunked_xla", "splash", "pallas_gpu"):
+        assert configs.load_config(TINY, [*overrides, ("model.attention", name)]).batch.packing == "packed"
+    with pytest.raises(ConfigError, match="'cudnn' with batch.packing='packed': .*set batch.packing='none'"):
+        configs.load_config(TINY, [*overrides, ("model.attention", "cudnn")])
 
 
 def test_config_files_that_cannot_be_used(tmp_path):

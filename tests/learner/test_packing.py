@@ -8,6 +8,7 @@ import pytest
 
 from rw.core.advantages import AdvantageConfig
 from rw.core.losses import LossConfig
+from rw.errors import ConfigError
 from rw.learner.batch import (
     NO_SEQUENCE,
     PADDING_POSITION,
@@ -30,8 +31,8 @@ from rw.types import Segment
 
 from .conftest import MODEL, make_groups, mode_candidates, relative_difference
 
-PLAIN = BatchConfig(micro_batch=2, length_buckets=(64, 256), policy_buckets=(64, 192), logprob_chunk=16)
-PACKED = dataclasses.replace(PLAIN, packing="packed")
+PLAIN = BatchConfig(micro_batch=2, length_buckets=(64, 256), policy_buckets=(64,), logprob_chunk=16)
+PACKED = dataclasses.replace(PLAIN, packing="packed", policy_buckets=(192,))
 OPTIMIZER = Optimizer(OptimizerConfig(learning_rate=1e-3))
 
 
@@ -48,6 +49,12 @@ def rows_of(groups):
 def groups():
     """Sequences of 18 to 50 tokens, forced and free."""
     return make_groups(3, count=3)
+
+
+@pytest.fixture(scope="module")
+def learners(reference_params):
+    """One of unpacked rows, one of packed ones."""
+    return learner_of(PLAIN, reference_params), learner_of(PACKED, reference_params)
 
 
 # Which sequences share a row
@@ -126,9 +133,8 @@ def test_every_policy_token_is_predicted_within_its_own_sequence(groups, by_leng
     assert any(len(row) > 1 for part in parts for row in part)
 
 
-def test_advantages_follow_their_sequence(groups, reference_params):
-    learner = learner_of(PACKED, reference_params)
-    _, _, rows = learner._rows(groups, cold_start=False)
+def test_advantages_follow_their_sequence(groups, learners):
+    _, _, rows = learners[1]._rows(groups, cold_start=False)
     parts = layout(rows, PACKED, by_length=True)
     found = set()
     for part, micro in zip(parts, micro_batches(rows, PACKED, by_length=True), strict=True):
@@ -176,17 +182,23 @@ def test_a_changed_sequence_changes_no_bit_of_its_neighbours(params, groups):
         assert any(before[key] != after[key] for key in before if key[0] == victim)
 
 
-@pytest.mark.parametrize("attention", ["xla", pytest.param("chunked_xla", marks=pytest.mark.full)])
-def test_each_term_of_the_gradient_is_that_of_unpacked_rows(params, reference_params, groups, attention):
-    model = dataclasses.replace(MODEL, attention=attention, attention_chunk=24)
+def check_same_gradients(learners, params, groups, terms):
     expected, found = (
-        learner_of(batch, reference_params, model=model).gradients(
-            params, groups, TERMS, mode_candidates=mode_candidates
-        )
-        for batch in (PLAIN, PACKED)
+        learner.gradients(params, groups, terms, mode_candidates=mode_candidates) for learner in learners
     )
-    for term in TERMS:
+    for term in terms:
         assert relative_difference(expected[term], found[term]) < 1e-5, term
+
+
+def test_each_term_of_the_gradient_is_that_of_unpacked_rows(params, groups, learners):
+    check_same_gradients(learners, params, groups, TERMS[:3])
+
+
+@pytest.mark.full
+def test_by_attention_in_chunks_too(params, reference_params, groups):
+    model = dataclasses.replace(MODEL, attention="chunked_xla", attention_chunk=24)
+    learners = [learner_of(batch, reference_params, model=model) for batch in (PLAIN, PACKED)]
+    check_same_gradients(learners, params, groups, TERMS)
 
 
 @pytest.mark.full
@@ -209,12 +221,11 @@ def test_in_double_precision_and_over_several_micro_batches(groups):
             assert all(relative_difference(results[0][term], result[term]) < 1e-10 for term in TERMS)
 
 
-def check_same_step(batch, mesh, params, reference_params, groups):
-    options = {"cold_start": False, "support_coefficient": 0.4, "mode_candidates": mode_candidates}
-    expected, metrics = learner_of(PLAIN, reference_params).step(init_state(params, OPTIMIZER, 0), groups, **options)
-    learner = learner_of(batch, reference_params, mesh)
-    state = init_state(learner.placement.params(params), OPTIMIZER, 0)
-    state, packed_metrics = learner.step(state, groups, **options)
+def check_same_step(plain, other, params, groups, **options):
+    options = {"cold_start": False, **options}
+    expected, metrics = plain.step(init_state(params, OPTIMIZER, 0), groups, **options)
+    state = init_state(other.placement.params(params), OPTIMIZER, 0)
+    state, packed_metrics = other.step(state, groups, **options)
     assert relative_difference(expected.opt_state[1].mu, state.opt_state[1].mu) < 1e-5
     assert relative_difference(expected.opt_state[1].nu, state.opt_state[1].nu) < 1e-5
     assert packed_metrics.keys() == metrics.keys()
@@ -224,16 +235,17 @@ def check_same_step(batch, mesh, params, reference_params, groups):
     return metrics, packed_metrics
 
 
-def test_a_step_is_that_of_unpacked_rows(params, reference_params, groups):
-    plain, packed = check_same_step(PACKED, None, params, reference_params, groups)
+def test_a_step_is_that_of_unpacked_rows(params, groups, learners):
+    plain, packed = check_same_step(*learners, params, groups)
     assert packed["data/padding_share"] < plain["data/padding_share"] < 1
     assert packed["micro_batches"] < plain["micro_batches"]
 
 
 @pytest.mark.full
-def test_a_step_on_a_mesh_is_that_of_unpacked_rows_on_one_device(params, reference_params, groups):
-    batch = dataclasses.replace(PACKED, micro_batch=4)
-    check_same_step(batch, make_mesh((2, 2, 2)), params, reference_params, groups)
+def test_a_step_on_a_mesh_is_that_of_unpacked_rows_on_one_device(params, reference_params, groups, learners):
+    options = {"support_coefficient": 0.4, "mode_candidates": mode_candidates}
+    on_mesh = learner_of(dataclasses.replace(PACKED, micro_batch=4), reference_params, make_mesh((2, 2, 2)))
+    check_same_step(learners[0], on_mesh, params, groups, **options)
 
 
 @pytest.mark.full
@@ -261,3 +273,11 @@ def test_supervised_steps_too(params, groups):
     for name in ("loss/total", "loss/mode", "loss/inner", "grad_norm"):
         assert metrics[0][name] == pytest.approx(metrics[1][name], rel=1e-5)
     assert metrics[1]["data/padding_share"] < metrics[0]["data/padding_share"]
+
+
+def test_learners_are_refused_where_their_attention_cannot_run(params, reference_params):
+    model = dataclasses.replace(MODEL, attention="splash")
+    with pytest.raises(ConfigError, match="model.attention='splash': not available on cpu"):
+        learner_of(PACKED, reference_params, model=model)
+    with pytest.raises(ConfigError, match="model.attention='splash': not available on cpu"):
+        SupervisedLearner(model, OPTIMIZER, params, SupervisedConfig())

@@ -34,10 +34,11 @@ INTERPRETED = {
     "pallas_gpu": partial(attention_kernels.pallas_gpu, interpret=True),
     "cudnn": partial(attention_kernels.cudnn, implementation="xla"),
 }
+FULL = pytest.mark.full
 CASES = [
-    pytest.param("splash", EITHER, None, id="splash-padded"),
+    pytest.param("splash", EITHER, None, id="splash-padded", marks=FULL),
     pytest.param("splash", EITHER, SEGMENTS, id="splash-packed"),
-    pytest.param("pallas_gpu", EITHER, None, id="pallas_gpu-padded"),
+    pytest.param("pallas_gpu", EITHER, None, id="pallas_gpu-padded", marks=FULL),
     pytest.param("pallas_gpu", EITHER, SEGMENTS, id="pallas_gpu-packed"),
     pytest.param("cudnn", RIGHT, None, id="cudnn-padded"),
 ]
@@ -87,6 +88,7 @@ def test_bfloat16_differs_by_its_rounding(backend, index, segments, everywhere):
         assert difference < 0.02
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["splash", "pallas_gpu"])
 def test_a_changed_sequence_changes_no_bit_of_another(backend, everywhere):
     changed = SEGMENTS == 2
@@ -98,6 +100,7 @@ def test_a_changed_sequence_changes_no_bit_of_another(backend, everywhere):
     assert np.all(np.asarray(before == after)[~changed])
 
 
+@pytest.mark.full
 def test_the_reference_of_the_tpu_kernel_agrees(everywhere):
     """Its authors' masked reference, one row at a time."""
     mask = np.broadcast_to(np.tril(np.ones((T, T), bool)), (H, T, T))
@@ -111,6 +114,7 @@ def test_the_reference_of_the_tpu_kernel_agrees(everywhere):
         np.testing.assert_allclose(out[b][real], expected.transpose(1, 0, 2)[real], atol=1e-5)
 
 
+@pytest.mark.full
 def test_the_gpu_kernel_itself_is_wrong_where_heads_share_keys():
     """Why keys are repeated before it: alone it gives numbers that are not attention, and no error."""
     shape = (1, 128, 4, 16)
@@ -134,7 +138,7 @@ def test_cudnn_answers_nan_where_padding_precedes_a_token(index, everywhere):
         assert np.isfinite(row).all() if is_right else np.isnan(row).any()
 
 
-@pytest.mark.parametrize("backend", list(INTERPRETED))
+@pytest.mark.parametrize("backend", ["splash", *(pytest.param(name, marks=FULL) for name in ("pallas_gpu", "cudnn"))])
 def test_on_a_mesh_each_device_runs_its_rows_and_heads(backend, everywhere):
     expected, expected_gradients = run("xla", RIGHT, None)
     with jax.set_mesh(make_mesh((2, 2, 2))):
