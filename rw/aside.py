@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import pathlib
 import shutil
@@ -37,7 +38,8 @@ def written_aside(
     if target.exists() and not may_replace(target):
         raise CheckpointError(f"{target} exists and is not what would be written there; name another path")
     target.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in (partial, replaced):
+    # Whatever wrote to the path aside may have had temporary names of its own beside it.
+    for leftover in (replaced, *target.parent.glob(glob.escape(partial.name) + "*")):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
         yield partial

@@ -85,15 +85,15 @@ class TokenizerConfig:
 class InitConfig:
     """Where the initial router comes from; it is also the frozen reference of the KL term."""
 
-    source: str = (
-        "warmstart"  # warmstart: made by `rw warmstart`, run first if missing | random | params: a saved directory
-    )
-    path: str = ""  # of the saved parameters, or `quickstart` for those that come with rw; empty: <workdir>/warmstart
+    source: str = "warmstart"  # warmstart: made by `rw warmstart`, run first if missing | random | params: a directory
+    path: str = ""  # of saved parameters or a Hugging Face Qwen3; `quickstart`: rw's own; empty: <workdir>/warmstart
 
     def __post_init__(self):
         require_one_of("init.source", self.source, ("warmstart", "random", "params"))
         if self.source == "params" and not self.path:
-            raise ConfigError("init.source='params' needs init.path, the directory of saved parameters; it is empty")
+            raise ConfigError(
+                "init.source='params' needs init.path, a directory of saved parameters or of Hugging Face; it is empty"
+            )
         if self.source == "warmstart" and self.path == "quickstart":
             raise ConfigError("init.path='quickstart' names parameters that come with rw: set init.source='params'")
 

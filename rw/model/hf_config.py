@@ -53,7 +53,7 @@ def read_config(directory: str | os.PathLike) -> dict[str, Any]:
     if not isinstance(config, dict) or config.get("model_type") != MODEL_TYPE:
         found = config.get("model_type") if isinstance(config, dict) else None
         raise CheckpointError(f"{path}: model_type is {found!r}; only {MODEL_TYPE!r} (dense) can be used")
-    if config.get("architectures", [ARCHITECTURE]) != [ARCHITECTURE]:
+    if (config.get("architectures") or [ARCHITECTURE]) != [ARCHITECTURE]:
         raise CheckpointError(f"{path}: architectures is {config['architectures']}; it must be [{ARCHITECTURE!r}]")
     for key, legal in ONLY.items():
         if config.get(key, legal[0]) not in legal:

@@ -32,7 +32,9 @@ def read_hf(
 ) -> Params:
     """The stacked parameters of a Hugging Face directory, in `param_dtype`.
 
-    Every process of a job may call it: each reads the rows that its own devices hold, and nobody waits for another.
+    Every process of a job may call it: each reads the rows that its own devices hold, and nobody waits for another. On
+    the host it takes the memory of the arrays that lie there and a few MB; where devices have memory of their own, that
+    of one parameter's local part at a time.
 
     Args:
         shardings: one a parameter; None puts everything on the first device.
