@@ -1,0 +1,83 @@
+"""RouteWeaver's own run: Qwen3-4B-Instruct-2507 trained with COMET-GRPO against the paper's six Workers (Appendix C.3).
+
+    rw train --config configs/qwen3_4b.py --dry-run           # calls, USD, memory of each device; asks nobody
+    sbatch launch/slurm.sbatch --config configs/qwen3_4b.py   # 8 A100-80G; or launch/tpu_pod.sh, launch/k8s_jobset.yaml
+
+It needs the weights in checkpoints/Qwen3-4B-Instruct-2507 (as Hugging Face has them, or as `rw convert --from-hf` saves
+them), the Workers of configs/workers/paper_six.yaml (worker_1 and worker_2 where every host reaches them: in a cluster,
+put their addresses there), a key for OpenRouter, and a run's directory that all hosts see.
+
+What stands in: rw cannot load the paper's 3,200 questions of seven data sets yet. Natural Questions take their place,
+160 to train on and 120 for the test, so that 90 batches of 32 pass over them 18 times. Once the paper's can be loaded,
+`data.source` changes, and `evaluation.test_queries` to its 1,060. What Appendix C names is the default of
+rw/run_config.py and not repeated: below are questions, Workers, weights, and what the hardware decides. As in the paper
+the last router is tested, none is chosen by validation. The run stops before it has spent 50 USD (`budget.run_usd`).
+
+GiB on each device, as `--dry-run` prints them (rw/memory.py does the arithmetic): always, more while rolling out, more
+while learning, at most, and of how many. On GPUs a program gets 0.92 of the card, which the launch files set.
+
+    devices           always  rollouts  learning  at most     of  keys (--config.KEY)
+    8 A100-80G          8.43     50.94     13.84    59.37  73.60
+    v5p-16, 8 chips     9.37     61.38     11.87    70.75  95.00  model.attention=splash mesh.fsdp=2 mesh.tensor=4
+                                                                  engine.slots=64 engine.decode_widths=(16,32)
+    v5e-32, 32 chips    3.75      8.23      3.07    11.98  15.75  model.attention=splash mesh.fsdp=8 mesh.tensor=4
+                                                                  engine.slots=8 engine.decode_widths=(4,)
+
+Always: parameters, two moments and the reference in float32, split over the mesh, and the sampler's bfloat16 copy,
+split over `mesh.tensor` alone. Rollouts: a token's keys and values take 144 KiB, over `mesh.tensor` again; the pool has
+`engine.slots` rows and a spare one of 18,432, and a dispatch copies as many as it is wide. Slots are of a host. Further
+hosts multiply by `mesh.data` (and `batch.micro_batch`, which data × fsdp must divide).
+
+Hours, by arithmetic: a batch of 256 rows of 4,096 tokens takes 4.9e16 FLOP (10 a parameter and token: reference,
+policy, its layers again, backward; and attention), one of 18,432 3.2e17: 61 s and 398 s at 100 TFLOP/s a GPU, a third
+of an A100's peak. Eight calls, one after another, of 512 reply tokens at 50 tokens/s take 82 s, of 4,096 655 s. With
+77 s for the router's own 154,000 tokens at 2,000 tokens/s a step is 220 s, and 90 steps are 5.5 hours; 28 if every
+row and reply were as long as they may be. Not in it: compiling, for every shape that comes up once a start,
+checkpoints of 45 GiB every tenth step, and the test.
+
+Workers, at the frozen prices: 67,000 calls for 9.79 USD (low 0.0547, worst 435). `--dry-run` says what low, typical and
+worst assume (rw/estimate.py); it takes what was measured once the run's ledger has 20 calls. The paper's questions have
+longer answers: there, after the cold start, 95 % of the rollouts cost less than 0.0071 USD, 163 USD for all 23,040.
+
+Checked without the hardware: tests/benchmarks/memory_aot.py compiles the programs of a step for devices that are not
+here. Beside parameters and gradient sum, one micro-batch at 18,432 tokens takes on each of 8 A100 (with chunked_xla: no
+cuDNN without a card), meshes of (fsdp, tensor), in GiB, estimated and compiled: (1, 8) 11.96 and 11.08, (2, 4) 10.00
+and 9.52, (4, 2) 9.08 and 9.25, (8, 1) 8.84 and 8.27. The update adds 0.42; a dispatch of 64 rows holds 21.19 and adds
+0.05. No speed was measured on A100 or TPU, no hour and no USD of such a run.
+"""
+
+from rw.config import default_config
+
+
+def get_config():
+    config = default_config()
+    config.data.source = "nq6"
+    config.workers.kind = "http"
+    config.workers.file = "configs/workers/paper_six.yaml"
+    config.budget.run_usd = 50.0
+    config.evaluation.every = 0
+
+    config.init.source = "params"
+    config.init.path = "checkpoints/Qwen3-4B-Instruct-2507"
+    config.tokenizer.path = "qwen3"
+    config.model.param_dtype = "float32"  # an update of 1e-6 would be lost in bfloat16
+    config.model.compute_dtype = "bfloat16"
+    config.model.attention = "cudnn"  # TPU: splash; chunked_xla runs anywhere, and is slower
+    config.model.attention_chunk = 512  # of the sampler's prefill, and of chunked_xla
+    config.model.remat = "nothing_saveable"
+
+    config.mesh.tensor = 8  # one node: the sampler's cache is split over tensor alone
+    config.engine.slots = 96
+    config.engine.lengths = (2048, 4096, 8192, 18_432)
+    config.engine.decode_widths = (16, 64)
+    config.engine.prefill_rows = (1, 4)
+    config.engine.prefill_chunk = 512
+    config.engine.prefill_tokens = 16_384
+    config.batch.micro_batch = 8
+    config.batch.length_buckets = (2048, 4096, 8192, 18_432)
+    config.batch.policy_buckets = (256, 1024, 4096)
+    config.batch.logprob_chunk = 256
+
+    config.checkpoint.every = 10
+    config.checkpoint.keep = 2
+    return config
