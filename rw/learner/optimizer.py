@@ -62,7 +62,13 @@ class Optimizer:
         )
 
     def init(self, params: Any) -> Any:
-        """Zero moments and counts."""
+        """Zero moments and counts. Raises ConfigError on parameters in which a small update would be lost."""
+        for dtype in {leaf.dtype for leaf in jax.tree.leaves(params)}:
+            if jnp.finfo(dtype).bits < 32:
+                raise ConfigError(
+                    f"model.param_dtype={dtype.name}: a weight near 1 would not move by updates below "
+                    f"{jnp.finfo(dtype).eps / 4:.0e}; train in 'float32', with model.compute_dtype={dtype.name!r}"
+                )
         return self._transform.init(params)
 
     def update(self, grads: Any, opt_state: Any, params: Any) -> tuple[Any, Any]:

@@ -1,7 +1,6 @@
-"""The model against transformers' Qwen3, from committed files and, in the full tier, against a live torch model."""
+"""The model against transformers' Qwen3, from committed files."""
 
 import dataclasses
-import importlib.util
 import json
 import pathlib
 
@@ -41,7 +40,7 @@ forward = jax.jit(lambda *args: summed_logprobs(*args)[1][0], static_argnums=1)
 forward_backward = jax.jit(jax.value_and_grad(summed_logprobs, has_aux=True), static_argnums=1)
 
 
-def check_against(arrays, config, gradient_tolerance=lambda gradient: 1e-4):
+def check_against(arrays, config):
     params = hf.from_hf(part(arrays, "weights/"), config)
     (_, (ours, logprobs)), gradients = forward_backward(params, config, arrays["tokens"], arrays["positions"])
     assert np.abs(ours - arrays["logits"]).max() <= 1e-4
@@ -50,7 +49,7 @@ def check_against(arrays, config, gradient_tolerance=lambda gradient: 1e-4):
     found = hf.to_hf(jax.device_get(gradients))
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
-        assert np.abs(found[name] - gradient).max() <= gradient_tolerance(gradient), name
+        assert np.abs(found[name] - gradient).max() <= 1e-4, name
 
 
 @pytest.mark.parametrize(
@@ -160,26 +159,3 @@ def test_a_tied_model_ignores_a_second_copy_of_its_embedding():
     weights = part(arrays, "weights/")
     params = hf.from_hf(weights | {qwen3.HEAD: weights[qwen3.EMBEDDING]}, config)
     assert qwen3.HEAD not in params
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "shape",
-    [
-        dict(n_layers=3, n_heads=6, n_kv_heads=2, head_dim=16, d_ff=72, rope_theta=5e6, tied=True),
-        dict(n_layers=2, n_heads=4, n_kv_heads=4, head_dim=12, d_ff=40, rope_theta=1e6, tied=False),
-        dict(n_layers=2, n_heads=8, n_kv_heads=1, head_dim=8, d_ff=96, rope_theta=1e4, tied=False),
-    ],
-)
-def test_fresh_random_models_equal_live_transformers(shape):
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    spec = importlib.util.spec_from_file_location("make_reference", pathlib.Path(__file__).parent / "make_reference.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    shape = dict(vocab_size=160, d_model=48) | shape
-    for seed in range(3):
-        tensors = script.reference(script.build(shape, 100 + seed), *script.inputs(shape, seed))
-        arrays = {name: x.numpy() for name, x in tensors.items()}
-        # Gradients reach 40 here, and torch's rotary frequencies are rounded differently in the last place.
-        check_against(arrays, ModelConfig(**shape), lambda gradient: 1e-4 * max(1.0, np.abs(gradient).max()))
