@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rw.errors import ConfigError
-from rw.model.attention import attend
+from rw.model.attention import _needed_pairs, attend
 
 B, T, H, N, HEAD = 3, 13, 4, 2, 6
 random = np.random.default_rng(0)
@@ -115,3 +115,75 @@ def test_plain_scores_of_very_long_rows_are_refused():
     with pytest.raises(ConfigError, match="scores would take 40 GiB; use chunked_xla"):
         shape_of("xla")
     assert shape_of("chunked_xla") == (1, length, 32, 128)
+
+
+def test_chunks_of_other_sequences_are_skipped():
+    """Four sequences of four chunks each, and a row of one sequence that is half padding."""
+    index = np.arange(64, dtype=np.int32).reshape(16, 1, 4)
+    segments = np.repeat(np.arange(1, 5, dtype=np.int32), 16).reshape(16, 1, 4)
+    causal = np.tril(np.ones((16, 16), bool))
+    np.testing.assert_array_equal(_needed_pairs((index, None), (index, None)), causal)
+    same = np.kron(np.eye(4, dtype=bool), np.ones((4, 4), bool))
+    np.testing.assert_array_equal(_needed_pairs((index, segments), (index, segments)), causal & same)
+    half = np.where(index < 32, index, -1).astype(np.int32)
+    needed = np.asarray(_needed_pairs((half, segments), (half, segments)))
+    np.testing.assert_array_equal(needed, causal & same & (np.arange(16) < 8) & (np.arange(16) < 8)[:, None])
+    both = [np.concatenate([a, b], axis=1) for a, b in ((index, half), (segments, np.ones_like(segments)))]
+    assert np.asarray(_needed_pairs(tuple(both), tuple(both)))[:8, :8].sum() == causal[:8, :8].sum()
+
+
+def long_arrays(length):
+    shapes = [(1, length, 2, 8), (1, 1, length, 8), (1, 1, 8, length)]
+    return tuple(np.random.default_rng(1).normal(size=shape).astype(np.float32) for shape in shapes)
+
+
+def long_segments(length):
+    """Unequal sequences that end within chunks, the last of them padding."""
+    ends = [length // 7, length // 2, length - length // 9]
+    segments = np.searchsorted(ends, np.arange(length), side="right").astype(np.int32)[None]
+    index = np.where(segments == len(ends), -1, np.arange(length)).astype(np.int32)
+    return index, segments
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("is_packed", [False, True], ids=["plain_rows", "packed_rows"])
+def test_gradients_of_many_chunks_are_those_of_plain_attention(is_packed):
+    arrays = long_arrays(3000)
+    index, segments = long_segments(3000)
+    weights = np.random.default_rng(2).normal(size=arrays[0].shape).astype(np.float32)
+
+    def loss(arrays, backend):
+        ids = segments if is_packed else None
+        return (attend(*arrays, index, index, ids, ids, backend=backend, chunk=128) * weights).sum()
+
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
+    for found, expected in zip(gradient(arrays, "chunked_xla"), gradient(arrays, "xla"), strict=True):
+        assert np.linalg.norm(found - expected) / np.linalg.norm(expected) < 1e-5
+
+
+@pytest.mark.full
+def test_gradients_at_the_longest_rows_are_those_written_out():
+    """By the few queries that the loss reads, in float64: plain attention would not fit."""
+    length, queries = 18432, (0, 1, 2632, 2633, 9000, 12287, 16383)
+    arrays = long_arrays(length)
+    index, segments = long_segments(length)
+    weights = np.random.default_rng(2).normal(size=(len(queries), 2, 8))
+
+    def loss(arrays):
+        out = attend(*arrays, index, index, segments, segments, backend="chunked_xla", chunk=512)
+        return (out[0, list(queries)] * weights.astype(np.float32)).sum()
+
+    query, key, value = (x[0].astype(np.float64) for x in arrays)
+    expected = [np.zeros_like(x) for x in (query, key, value)]
+    for n, at in enumerate(queries):
+        seen = np.flatnonzero((segments[0] == segments[0, at]) & (np.arange(length) <= at))
+        for head in range(2):
+            scores = key[0, seen] @ query[at, head] / np.sqrt(8)
+            shares = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+            slope = value[0][:, seen].T @ weights[n, head]  # of each share
+            slope = shares * (slope - shares @ slope) / np.sqrt(8)  # of each score, unscaled
+            expected[0][at, head] = slope @ key[0, seen]
+            expected[1][0, seen] += slope[:, None] * query[at, head]
+            expected[2][0][:, seen] += np.outer(weights[n, head], shares)
+    for found, exact in zip(jax.jit(jax.grad(loss))(arrays), expected, strict=True):
+        assert np.linalg.norm(found[0] - exact) / np.linalg.norm(exact) < 1e-5
