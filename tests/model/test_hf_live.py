@@ -14,7 +14,8 @@ from rw.learner.checkpoint import save_params
 from rw.model import hf_files, qwen3
 from rw.model.hf_config import model_config, written_config
 from rw.model.logprobs import logits
-from rw.parts import load_codec
+from rw.parts import PACKAGED, TOKENIZERS, load_codec
+from rw.router_files import make_files, tokenizer_bytes
 from rw.sharding import make_mesh, param_shardings
 
 pytestmark = pytest.mark.full
@@ -134,3 +135,21 @@ def test_a_reader_that_knows_only_the_old_place_of_theta_finds_it(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps(config))
         found = transformers.AutoConfig.from_pretrained(tmp_path)
         assert found.rope_parameters["rope_theta"] == 5e6, removed
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_nq6"])
+def test_tokenizer_files_that_rw_makes_give_the_ids_of_the_run(tmp_path, name):
+    transformers = pytest.importorskip("transformers")
+    packed = PACKAGED / TOKENIZERS[name]
+    codec = load_codec(name)
+    make_files(tmp_path, tokenizer_bytes(packed), codec, 40_000)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = "Who wrote 'Solaris' (1961)?\n\n  <mode>multi</mode> 3.14159 naïve 你好 🙂\r\n"
+    assert tokenizer.encode(text, add_special_tokens=False) == list(codec.encode_text(text))
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+    ids = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
+    assert (ids.count(codec.im_start), ids.count(codec.im_end)) == (2, 2)
+    assert tokenizer.decode(ids) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n"
+    assert tokenizer.eos_token_id == codec.im_end and tokenizer.model_max_length == 40_000
+    generation = transformers.GenerationConfig.from_pretrained(tmp_path)
+    assert generation.eos_token_id == [codec.im_end, codec.endoftext] and generation.do_sample is False
