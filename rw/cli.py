@@ -9,6 +9,7 @@ import importlib
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from rw.errors import ConfigError, RwError
 
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: rw train|warmstart --config FILE [--workdir DIR] [--dry-run] [--allow-live] [--config.a.b=v ...]")
+        print("       … of several processes: --processes N|auto [--process I --coordinator HOST:PORT]")
         print("       rw doctor --config FILE [--no-spend] [--config.a.b=v ...]")
         print("       rw report WORKDIR... [--out DIR]")
         print("       rw convert --from-hf DIR --to PATH | --from PATH|WORKDIR --to-hf DIR [--dtype D] [--overwrite]")
@@ -47,14 +49,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
-Body = Callable[[str, list[tuple[str, str]], str], int]  # (config path, overrides, workdir) -> exit code
+
+class Arguments(NamedTuple):
+    """What a command was given."""
+
+    config: str  # path of the config file
+    overrides: list[tuple[str, str]]  # (dotted key, text)
+    workdir: str
+    flags: argparse.Namespace  # the others
+
+
+Body = Callable[[Arguments], int]  # -> exit code
 
 
 def run_entry(name: str, argv: Sequence[str], body: Body, dry_run: Body | None = None) -> int:
     """Parses `--config`, `--workdir` and overrides, runs `body` or, with `--dry-run`, `dry_run`; reports RwErrors."""
     try:
-        path, overrides, workdir = parse_arguments(name, argv)
-        return (dry_run if dry_run and DRY_RUN in argv else body)(path, overrides, workdir)
+        return (dry_run if dry_run and DRY_RUN in argv else body)(parse_arguments(name, argv))
     except RwError as error:
         print(f"rw {name}: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -65,8 +76,8 @@ def run_entry(name: str, argv: Sequence[str], body: Body, dry_run: Body | None =
         return RwError.exit_code
 
 
-def parse_arguments(name: str, argv: Sequence[str]) -> tuple[str, list[tuple[str, str]], str]:
-    """-> (config file, [(dotted key, text)], workdir); workdir defaults to runs/<name of the config file>."""
+def parse_arguments(name: str, argv: Sequence[str]) -> Arguments:
+    """The arguments of a command; workdir defaults to runs/<name of the config file>."""
     parser = argparse.ArgumentParser(
         prog=f"rw {name}", description=COMMANDS[name], allow_abbrev=False, epilog=OVERRIDES
     )
@@ -75,6 +86,9 @@ def parse_arguments(name: str, argv: Sequence[str]) -> tuple[str, list[tuple[str
     if name in ("train", "warmstart"):
         parser.add_argument(DRY_RUN, action="store_true", help="estimate calls and USD; call nobody, change nothing")
         parser.add_argument(ALLOW_LIVE, action="store_true", help="in a replay: ask and pay for what was not recorded")
+        parser.add_argument("--processes", metavar="N", help="processes of the job, one a host; auto: ask the machine")
+        parser.add_argument("--process", metavar="I", type=int, help="index of this one, from 0")
+        parser.add_argument("--coordinator", metavar="HOST:PORT", help="where the others reach process 0")
     elif name == "doctor":
         parser.add_argument(NO_SPEND, action="store_true", help="ask Workers for nothing that costs anything")
     known, rest = parser.parse_known_args(argv)
@@ -89,7 +103,8 @@ def parse_arguments(name: str, argv: Sequence[str]) -> tuple[str, list[tuple[str
                 raise ConfigError(f"--config.{key} needs a value: --config.{key}=VALUE")
             text = rest.pop(0)
         overrides.append((key, text))
-    return known.config, overrides, known.workdir or str(pathlib.Path("runs") / pathlib.Path(known.config).stem)
+    workdir = known.workdir or str(pathlib.Path("runs") / pathlib.Path(known.config).stem)
+    return Arguments(known.config, overrides, workdir, known)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """`rw doctor`; 0 where every Worker can be used, 1 where one cannot, 2 where the config is refused."""
     argv = list(sys.argv[1:] if argv is None else argv)
     spends = NO_SPEND not in argv
-    return run_entry("doctor", argv, lambda path, overrides, _: examine(load_config(path, overrides), spends))
+    return run_entry("doctor", argv, lambda given: examine(load_config(given.config, given.overrides), spends))
 
 
 def examine(config: RunConfig, spends: bool) -> int:

@@ -24,6 +24,7 @@ from rw.protocol.prompts import Prompts
 from rw.questions import held_out_queries, query_batches
 from rw.run_config import RunConfig
 from rw.types import Mode, Query, Role
+from rw.workdir import LEDGER, own_files
 from rw.worker_pool import worker_endpoints
 from rw.workers.ledger import read_ledger
 from rw.workers.pricing import PriceTable
@@ -139,10 +140,7 @@ def count_tokens(config: RunConfig) -> tuple[Lengths, str]:
 
 def read_measured(workdir_path: str | os.PathLike[str], drills: bool) -> Measured:
     """Mean cost of an answered call by Worker, with all that its attempts cost; nothing where there is no ledger."""
-    try:
-        records, _ = read_ledger(pathlib.Path(workdir_path) / "ledger.jsonl")
-    except OSError:
-        return Measured()
+    records = [record for file in own_files(workdir_path, LEDGER) for record in read_ledger(file)[0]]
     total = Books.of("", records).total
     asked = [record for record in records if not (drills and phase(record) == "warm start")]
     by_worker = summarise(asked, lambda record: record["worker"])

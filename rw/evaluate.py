@@ -21,8 +21,7 @@ from rw.evaluation.arms import scripted_routers
 from rw.evaluation.outcomes import ArmResult, Outcome, arm_path, outcomes, read_arm, write_arm
 from rw.evaluation.recorded import recorded_arms
 from rw.evaluation.validation import best_validation, measured_accuracy, validation_metrics
-from rw.interrupts import Interrupts
-from rw.learner.checkpoint import config_fingerprint, load_params, save_params
+from rw.learner.checkpoint import config_fingerprint, save_params
 from rw.learner.publish import publish
 from rw.metrics import MetricWriter
 from rw.parts import Parts
@@ -48,7 +47,8 @@ class GreedyRouter:
             parts.device,
             config.seed,
         )
-        at_once = min(config.rollout.concurrency, max(len(parts.validation), len(parts.test)))
+        own = -(-max(len(parts.validation), len(parts.test)) // parts.processes.count)
+        at_once = min(config.rollout.concurrency, own)
         self.engine.check_concurrency(at_once)
 
     async def answer(
@@ -103,51 +103,60 @@ class Validation:
 
     def __init__(self, parts: Parts, router: GreedyRouter):
         self.parts, self.router = parts, router
-        self.config = parts.config.evaluation
-        tensorboard = parts.config.log.tensorboard
-        self.rows = MetricWriter(parts.workdir.path, tensorboard=tensorboard, name="validation")
+        self.config, self.processes = parts.config.evaluation, parts.processes
+        self.rows: MetricWriter | None = None  # of the first process of a job
+        if self.processes.is_first:
+            tensorboard = parts.config.log.tensorboard
+            self.rows = MetricWriter(parts.workdir.path, tensorboard=tensorboard, name="validation")
 
     def resume(self, step: int) -> None:
         """Sets rows of later routers aside: they will be made again."""
-        self.rows.resume(step)
+        if self.rows is not None:
+            self.rows.resume(step)
 
-    def is_due(self, step: int) -> bool:
+    async def is_due(self, step: int) -> bool:
         """Whether the router of that many updates is still to be validated: every N, the first and the last."""
         every = self.config.every
-        return (
-            bool(every) and (step % every == 0 or step == self.parts.config.steps) and self.rows.last_row["step"] < step
-        )
+        if not every or (step % every and step != self.parts.config.steps):
+            return False
+        return await self.processes.of_first(lambda: self.rows.last_row["step"] < step)
 
-    async def run(self, weights: PublishedWeights, params: Any, interrupts: Interrupts) -> None:
+    async def run(self, weights: PublishedWeights, params: Any) -> None:
         """Validates one version and keeps it where it is the best so far, of those that were asked the same number of
         questions; the earlier of equals stays."""
         step, began = weights.version, time.monotonic()
-        answered = await interrupts.guard(
-            self.router.answer(weights, self.parts.validation, label="validation", step=step)
-        )
+        answered = await self.router.answer(weights, self.parts.validation, label="validation", step=step)
         row = validation_metrics(answered)
-        questions = row["eval/questions"]  # accuracies on more or fewer of them are not compared
-        best = best_validation(kept for kept in self._kept_rows() if kept["eval/questions"] == questions)
+        best = await self.processes.of_first(lambda: self._best_of(row["eval/questions"]))
         accuracy = measured_accuracy(row)
         if best is None or (accuracy is not None and accuracy > best[1]):
             best = (step, accuracy)
             await self._keep(params, step, accuracy)
-        self.rows.write(step, row | {"eval/best_step": best[0], "eval/best_accuracy": best[1]})
+        if self.rows is not None:
+            self.rows.write(step, row | {"eval/best_step": best[0], "eval/best_accuracy": best[1]})
+            self._remove_others(best[0])
         self.parts.journals.discard(answers_scope("validation", step))
-        self._remove_others(best[0])
         progress.say(progress.validation_line(row, step, best[0], time.monotonic() - began))
 
-    def best(self) -> tuple[int, pathlib.Path] | None:
+    def _best_of(self, questions: int) -> tuple[int, float | None] | None:
+        """(step, accuracy) of the best kept router; accuracies on more or fewer questions are not compared."""
+        return best_validation(kept for kept in self._kept_rows() if kept["eval/questions"] == questions)
+
+    async def best(self) -> tuple[int, pathlib.Path] | None:
         """(step, its parameters) of the best router, or None where none is kept; the last kept where an outage left no
         validation anything to measure."""
+        step = await self.processes.of_first(self._best_step)
+        return None if step is None else (step, self._path(step))
+
+    def _best_step(self) -> int | None:
         rows = self._kept_rows()
         best = best_validation(rows)
-        step = best[0] if best is not None else rows[-1]["step"] if rows else None
-        return None if step is None else (step, self._path(step))
+        return best[0] if best is not None else rows[-1]["step"] if rows else None
 
     def close(self) -> None:
         """Closes the file of rows."""
-        self.rows.close()
+        if self.rows is not None:
+            self.rows.close()
 
     def _kept_rows(self) -> list[dict[str, Any]]:
         """Rows of routers whose parameters are there. A run that had to go back behind its best one has lost that, and
@@ -170,8 +179,8 @@ class Validation:
 class FinalEvaluation:
     """The arms of `evaluation.arms` on the test questions, each kept as soon as it is whole and not answered again."""
 
-    def __init__(self, parts: Parts, router: GreedyRouter, interrupts: Interrupts):
-        self.parts, self.router, self.interrupts = parts, router, interrupts
+    def __init__(self, parts: Parts, router: GreedyRouter):
+        self.parts, self.router = parts, router
 
     async def run(self, trained: Any, trained_step: int) -> None:
         """All arms, in their order.
@@ -181,7 +190,7 @@ class FinalEvaluation:
             trained_step: updates that made them.
         """
         arms = self.parts.config.evaluation.arms if self.parts.test else ()
-        if self.parts.test:
+        if self.parts.test and self.parts.processes.is_first:
             self._set_aside(trained_step)
         if "trained" in arms or "forced" in arms:
             weights = await self._weights(trained, trained_step)
@@ -194,7 +203,7 @@ class FinalEvaluation:
         if self.parts.config.workers.kind == "simulated":
             await self._scripted_arms(arms)
         elif self.parts.config.workers.kind == "replay":
-            self._recorded_arms(arms)
+            await self._recorded_arms(arms)
 
     def _set_aside(self, trained_step: int) -> None:
         """Moves arms of other questions or of another router to `superseded/`, before anything is answered: the arms
@@ -203,21 +212,21 @@ class FinalEvaluation:
             arm = path.stem
             of_router = arm == "trained" or arm.startswith("forced_")
             step = trained_step if of_router else 0 if arm == "warm_start" else None
-            if not self._is_done(arm, self._about(step)):
+            if not self._is_written(arm, self._about(step)):
                 aside = path.parent / "superseded" / path.name
                 aside.parent.mkdir(exist_ok=True)
                 path.replace(aside)
 
     async def _weights(self, params: Any, version: int) -> PublishedWeights:
         if isinstance(params, pathlib.Path):
-            params, _ = await self.parts.device.run(load_params, params)
+            params, _ = await self.parts.device.run(self.parts.load_params, params)
         return await self.parts.device.run(publish, params, self.parts.config.model, version)
 
     async def _router_arm(self, arm: str, weights: PublishedWeights, mode: Mode | None = None) -> None:
         about = self._about(weights.version)
-        if not self._is_done(arm, about):
+        if not await self._is_done(arm, about):
             label = f"test_{arm}"
-            found = await self.interrupts.guard(self.router.answer(weights, self.parts.test, label, mode=mode))
+            found = await self.router.answer(weights, self.parts.test, label, mode=mode)
             self._keep(ArmResult(arm, about, found))
             self.parts.journals.discard(answers_scope(label, weights.version))
 
@@ -225,18 +234,18 @@ class FinalEvaluation:
         by_id = {query.id: query for query in self.parts.test}
         for arm, policy in scripted_routers(arms).items():
             about = self._about(None)
-            if not self._is_done(arm, about):
+            if not await self._is_done(arm, about):
                 sampler = ScriptedSampler(self.parts.codec, script(policy, by_id.__getitem__))
-                found = answer(self.parts, sampler, self.parts.test, f"test_{arm}")
-                self._keep(ArmResult(arm, about, await self.interrupts.guard(found)))
+                found = await answer(self.parts, sampler, self.parts.test, f"test_{arm}")
+                self._keep(ArmResult(arm, about, found))
                 self.parts.journals.discard(answers_scope(f"test_{arm}", 0))
 
-    def _recorded_arms(self, arms: Sequence[str]) -> None:
+    async def _recorded_arms(self, arms: Sequence[str]) -> None:
         """Arms that are known from the records, so that nobody need answer for them."""
         config, about = self.parts.config, self._about(None)
         train, answers = recorded_questions(config)
         for arm, found in recorded_arms(train, self.parts.test, answers, config.seed, arms).items():
-            if not self._is_done(arm, about):
+            if not await self._is_done(arm, about):
                 self._keep(ArmResult(arm, about, found))
 
     def _about(self, step: int | None) -> dict[str, Any]:
@@ -252,7 +261,10 @@ class FinalEvaluation:
             "config_fingerprint": config_fingerprint(as_dict(config)),
         }
 
-    def _is_done(self, arm: str, about: dict[str, Any]) -> bool:
+    async def _is_done(self, arm: str, about: dict[str, Any]) -> bool:
+        return await self.parts.processes.of_first(lambda: self._is_written(arm, about))
+
+    def _is_written(self, arm: str, about: dict[str, Any]) -> bool:
         """Whether the arm's file answers these questions with this router already."""
         path = arm_path(self.parts.workdir.path, arm)
         if not path.is_file():
@@ -267,13 +279,14 @@ class FinalEvaluation:
         return stored == {key: value for key, value in about.items() if key != ignored}
 
     def _keep(self, result: ArmResult) -> None:
-        write_arm(self.parts.workdir.path, result)
+        if self.parts.processes.is_first:
+            write_arm(self.parts.workdir.path, result)
         progress.say(progress.arm_line(result))
 
 
-def trained_router(validation: Validation, last: Any, last_step: int) -> tuple[Any, int]:
+async def trained_router(validation: Validation, last: Any, last_step: int) -> tuple[Any, int]:
     """What counts as the trained router: the best by validation, the last one where nothing was validated."""
-    best = validation.best()
+    best = await validation.best()
     if best is None and validation.config.every:
         raise CheckpointError(
             f"no validated router is left in {validation.parts.workdir.file('best')}: restore it, or set "

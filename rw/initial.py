@@ -15,39 +15,43 @@ import jax
 from rw import router_files
 from rw.config import as_dict
 from rw.errors import CheckpointError
-from rw.interrupts import Interrupts
-from rw.learner.checkpoint import Checkpoints, RunIdentity, config_changes, load_params, save_params
+from rw.learner.checkpoint import Checkpoints, RunIdentity, config_changes, save_params
 from rw.model.config import ModelConfig
 from rw.model.hf_config import check_fits, is_hf
 from rw.model.hf_files import read_hf
-from rw.model.qwen3 import init_params
+from rw.model.qwen3 import init_params, shapes_of
 from rw.parts import Parts, params_path
-from rw.run_config import MAY_CHANGE
+from rw.run_config import MAY_CHANGE, PLACEMENT
 from rw.warmstart import warm_start
 
 # The parts of a config that decide what it is, by init.source.
 DECIDED_BY = {"random": ("seed",), "params": (), "warmstart": ("warmstart", "protocol")}
 
 
-async def initial_router(parts: Parts, interrupts: Interrupts) -> Any:
-    """Its parameters. Raises CheckpointError where those that are there belong to another config."""
+async def initial_router(parts: Parts) -> Any:
+    """Its parameters, on the run's mesh. Raises CheckpointError where those there belong to another config."""
     config, path = parts.config, parts.workdir.file("reference")
-    if path.exists():
-        params, metadata = await parts.device.run(load_params, path)
+    if await parts.processes.of_first(path.exists):
+        params, metadata = await parts.device.run(parts.load_params, path)
         check_origin(path, metadata, origin(parts))
         check_shapes(path, params, config.model)
         keep_origin_files(parts, path)  # a kill may have come between the parameters and these
         return params
     await parts.device.run(check_checkpoints, parts)
     if config.init.source == "random":
-        params = await parts.device.run(init_params, jax.random.key(config.seed), config.model)
+        params = await parts.device.run(random_params, parts)
     elif config.init.source == "params":
         params = await parts.device.run(saved_params, parts)
     else:
-        params = await warm_start(parts, interrupts)
+        params = await warm_start(parts)
     await parts.device.run(save_params, path, params, origin(parts))
     keep_origin_files(parts, path)
     return params
+
+
+def random_params(parts: Parts) -> Any:
+    """Fresh parameters from the run's seed."""
+    return init_params(jax.random.key(parts.config.seed), parts.config.model, parts.param_shardings)
 
 
 def saved_params(parts: Parts) -> Any:
@@ -57,8 +61,8 @@ def saved_params(parts: Parts) -> Any:
         check_fits(files, model)
     if is_hf(source):
         router_files.check_tokenizer(source, parts.codec)
-        return read_hf(source, model)
-    params, metadata = load_params(source)
+        return read_hf(source, model, parts.param_shardings)
+    params, metadata = parts.load_params(source)
     check_tokenizer(parts, source, metadata)
     check_shapes(source, params, model)
     return {name: x.astype(model.param_dtype) for name, x in params.items()}
@@ -66,7 +70,7 @@ def saved_params(parts: Parts) -> Any:
 
 def keep_origin_files(parts: Parts, path: pathlib.Path) -> None:
     """Keeps the tokenizer and the other files of Hugging Face that the initial router came with, for exports."""
-    if parts.config.init.source == "params":
+    if parts.config.init.source == "params" and parts.processes.is_first:
         router_files.keep_files(params_path(parts.config.init.path), path)
 
 
@@ -86,7 +90,8 @@ def origin(parts: Parts) -> dict[str, Any]:
 
 def check_origin(path: pathlib.Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Raises CheckpointError, with every difference, where a kept router was made from something else."""
-    changes = config_changes({key: value for key, value in stored.items() if key != "format_version"}, wanted)
+    stored = {key: value for key, value in stored.items() if key != "format_version"}
+    changes = config_changes(stored, wanted, PLACEMENT)
     if changes:
         raise CheckpointError(
             f"the initial router {path} was made with another config: {'; '.join(changes)}; use a new workdir"
@@ -105,7 +110,7 @@ def check_tokenizer(parts: Parts, path: str, metadata: dict[str, Any]) -> None:
 
 def check_shapes(path: str | pathlib.Path, params: Any, model: ModelConfig) -> None:
     """Raises CheckpointError where parameters are not those of `model`: most wrong shapes would run all the same."""
-    expected = jax.eval_shape(lambda: init_params(jax.random.key(0), model))
+    expected = shapes_of(model)
     for name in sorted(expected.keys() | params.keys()):
         shapes = [tuple(tree[name].shape) if name in tree else "absent" for tree in (params, expected)]
         if shapes[0] != shapes[1]:

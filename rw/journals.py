@@ -9,6 +9,7 @@ from typing import Any
 
 from rw.config import as_dict
 from rw.learner.checkpoint import lasting_fingerprint
+from rw.processes import Processes
 from rw.protocol.chat import TokenCodec
 from rw.protocol.prompts import Prompts
 from rw.run_config import MAY_CHANGE, RunConfig
@@ -16,6 +17,7 @@ from rw.workdir import Workdir
 from rw.workers.config import WorkerEndpoint
 from rw.workers.journal import Journals
 
+FOLDER = "journal"
 STEP = "step_"  # scopes of training steps begin so
 
 
@@ -25,9 +27,14 @@ def step_scope(step: int) -> str:
 
 
 def open_journals(
-    config: RunConfig, workdir: Workdir, codec: TokenCodec, prompts: Prompts, endpoints: Sequence[WorkerEndpoint]
+    config: RunConfig,
+    workdir: Workdir,
+    codec: TokenCodec,
+    prompts: Prompts,
+    endpoints: Sequence[WorkerEndpoint],
+    processes: Processes,
 ) -> Journals:
-    """The journals of the run in this directory, for these Workers."""
+    """This process's journals of the run in this directory, for these Workers."""
     header = {
         "run": lasting_fingerprint(as_dict(config), MAY_CHANGE),
         "prompts": prompts.fingerprint,
@@ -35,7 +42,13 @@ def open_journals(
         "prices": _fingerprint([[worker.id, worker.input_price, worker.output_price] for worker in endpoints]),
         "tokenizer": codec.fingerprint,
     }
-    return Journals(workdir.file("journal"), header, segment_s=config.journal.segment_s)
+    return Journals(
+        workdir.own_file(FOLDER),
+        header,
+        segment_s=config.journal.segment_s,
+        also=workdir.files_of_others(FOLDER),
+        retired=workdir.files_of_others(FOLDER, beyond=processes.count) if processes.is_first else (),
+    )
 
 
 def discard_steps(journals: Journals, upto: int) -> None:

@@ -16,9 +16,8 @@ from rw.errors import RwError, WorkdirError
 from rw.evaluation.report import write_whole
 from rw.evaluation.spending_tables import Books, sentences, tables
 from rw.evaluation.table import print_one, terminal
+from rw.workdir import LEDGER, own_files
 from rw.workers.ledger import read_ledger
-
-LEDGER = "ledger.jsonl"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,10 +47,11 @@ def read_books(workdir: str | os.PathLike[str]) -> Books:
     """The books of the run in that directory; WorkdirError where it has none."""
     path = pathlib.Path(workdir)
     try:
-        records, torn = read_ledger(path / LEDGER)
+        parts = [read_ledger(file) for file in own_files(path, LEDGER) or [path / LEDGER]]
     except OSError as error:
         raise WorkdirError(f"no ledger can be read in {str(path)!r}: {error.strerror}; runs leave {LEDGER}") from error
-    return Books.of(str(path), records, torn)
+    records = [record for part, _ in parts for record in part]
+    return Books.of(str(path), records, sum(torn for _, torn in parts))
 
 
 def as_csv(books: Sequence[Books]) -> str:

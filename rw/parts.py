@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import json
 import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,15 +17,19 @@ from typing import Any
 import jax
 
 from rw import progress
+from rw.config import as_dict
 from rw.data import replay
-from rw.errors import ConfigError, OutageError
+from rw.errors import ConfigError, OutageError, RwError
 from rw.interrupts import STOP_FILE, Interrupts, StopRequested, run_in_loop
 from rw.journals import open_journals
+from rw.learner.checkpoint import config_changes, load_params
+from rw.model.qwen3 import shapes_of
+from rw.processes import Processes
 from rw.protocol.chat import TokenCodec
 from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
 from rw.questions import QueryBatches, check_prompts, held_out_queries, query_batches
-from rw.rollout.group import group_tasks
+from rw.rollout.group import GroupTask, group_tasks
 from rw.rollout.journaled import JournaledScore, write_final
 from rw.rollout.outage import check_no_outage
 from rw.rollout.pool import EpisodePool, PoolConfig
@@ -34,9 +39,9 @@ from rw.run_config import RunConfig
 from rw.sampler.device import DeviceThread
 from rw.sampler.interface import Sampler
 from rw.sampler.journaled import JournaledSampler
-from rw.sharding import make_mesh
+from rw.sharding import check_processes, make_mesh, param_shardings
 from rw.types import Group, Mode, Query
-from rw.workdir import Workdir
+from rw.workdir import LEDGER, Workdir
 from rw.worker_pool import booked_replays, digests, is_replay_alone, open_client, open_workers, with_cassette
 from rw.workers.budget import Budget
 from rw.workers.config import WorkerEndpoint
@@ -45,6 +50,7 @@ from rw.workers.interface import WorkerClient
 from rw.workers.journal import Journal, Journals
 from rw.workers.journaled import JournaledClient
 from rw.workers.ledger import Ledger
+from rw.workers.spending import Spent
 from rw.workers.usage import UsageCheck, UsageCheckedClient
 
 TOKENIZERS = {
@@ -78,6 +84,20 @@ class Parts:
     usage: UsageCheck
     scorer: Scorer
     device: DeviceThread
+    mesh: jax.sharding.Mesh | None  # None where one device does all
+    processes: Processes
+    interrupts: Interrupts
+    spent_by_retired: Spent  # by processes that earlier jobs had and this one has not; the first one counts it
+    spent_by_others: Sequence[Spent]  # by the other processes of this job, as of the last rollouts
+
+    @functools.cached_property
+    def param_shardings(self) -> Mapping[str, jax.sharding.Sharding] | None:
+        """Where each parameter of the run's model lies; None where there is no mesh."""
+        return None if self.mesh is None else param_shardings(self.mesh, shapes_of(self.config.model))
+
+    def load_params(self, path: str | pathlib.Path) -> tuple[Any, dict[str, Any]]:
+        """(parameters as they are saved, on the run's mesh, metadata); each process reads what its devices hold."""
+        return load_params(path, shardings=self.param_shardings)
 
     @property
     def worker_ids(self) -> tuple[str, ...]:
@@ -102,7 +122,6 @@ class Parts:
     def budgeted_as_step(self, step: int) -> Iterator[None]:
         """Calls made inside count against the cap of that step of training."""
         self.budget.begin_step(step)
-        self.budget.rebalance([self.budget.report()], host=0)  # one process runs all rollouts
         try:
             yield
         finally:
@@ -112,7 +131,17 @@ class Parts:
         """What the run has spent so far, which cap that is nearest to, how Workers count tokens, and how calls went
         since this was last asked."""
         calls = {} if self.http is None else self.http.take_metrics()
-        return {**self.ledger.spent.metrics(), **self.budget.metrics(), **self.usage.metrics(), **calls}
+        return {**self.spent.metrics(), **self.budget.metrics(), **self.usage.metrics(), **calls}
+
+    @property
+    def spent(self) -> Spent:
+        """By all processes of this job and of earlier ones."""
+        return Spent.sum([self.spent_by_retired, self.ledger.spent, *self.spent_by_others])
+
+    def check_stop(self) -> None:
+        """Raises StopRequested if someone asked for the end. Several processes agree on that in their next rollouts."""
+        if self.processes.is_alone:
+            self.interrupts.check()
 
     async def collect(
         self,
@@ -128,12 +157,41 @@ class Parts:
     ) -> list[Group]:
         """Rolls out every query and waits for all groups; in order of index.
 
+        Each process of a job runs its share of the queries, and all get all groups.
+
         Args:
             scope: the name of the journal. What it holds from an earlier process is neither sampled nor sent again.
 
         Raises:
             OutageError: too many rollouts were lost to infrastructure; those are asked again when it is continued.
+            StopRequested: someone asked this process, or another one of the job, for the end.
         """
+        self.budget.rebalance(await self.processes.exchange(self.budget.report()), host=self.processes.index)
+        tasks = self.processes.share(group_tasks(queries, forced_modes))
+        with contextlib.closing(self.journals.open(scope)) as journal:
+            options = {"step": step, "policy_version": policy_version, "on_progress": on_progress}
+            try:
+                own = await self.interrupts.guard(self._roll_out(sampler, tasks, journal, rollouts_per_query, options))
+            except (StopRequested, RwError) as error:
+                await self.processes.stop_together(error)
+            shared = await self.processes.exchange((own, self.ledger.spent))
+            groups = sorted([group for part, _ in shared for group in part], key=lambda group: group.index)
+            self.spent_by_others = [spent for _, spent in self.processes.others(shared)]
+            try:
+                check_no_outage(groups, self.config.rollout.max_lost, scope)
+            except OutageError:
+                journal.forget_failures()
+                raise
+        return groups
+
+    async def _roll_out(
+        self,
+        sampler: Sampler,
+        tasks: Sequence[GroupTask],
+        journal: Journal,
+        rollouts_per_query: int,
+        options: Mapping[str, Any],
+    ) -> list[Group]:
         config = self.config
         pool_config = PoolConfig(
             rollouts_per_query=rollouts_per_query,
@@ -141,25 +199,20 @@ class Parts:
             deadline_s=config.rollout.deadline_s,
             deterministic=config.deterministic,
         )
-        with contextlib.closing(self.journals.open(scope)) as journal:
-            sampler = JournaledSampler(sampler, journal, decode_again=config.deterministic)
-            stream = stream_groups(
-                group_tasks(queries, forced_modes),
-                EpisodePool(self.protocol, sampler, self._journaled_client(journal), pool_config),
-                JournaledScore(self.scorer, journal),
-                step=step,
-                policy_version=policy_version,
-                on_progress=on_progress,
-                on_rollout=functools.partial(write_final, journal),
-            )
-            async with contextlib.aclosing(stream):
-                groups = sorted([group async for group in stream], key=lambda group: group.index)
-            try:
-                check_no_outage(groups, config.rollout.max_lost, scope)
-            except OutageError:
-                journal.forget_failures()
-                raise
-        return groups
+        stream = stream_groups(
+            tasks,
+            EpisodePool(
+                self.protocol,
+                JournaledSampler(sampler, journal, decode_again=config.deterministic),
+                self._journaled_client(journal),
+                pool_config,
+            ),
+            JournaledScore(self.scorer, journal),
+            on_rollout=functools.partial(write_final, journal),
+            **options,
+        )
+        async with contextlib.aclosing(stream):
+            return [group async for group in stream]
 
     def _journaled_client(self, journal: Journal) -> JournaledClient:
         return JournaledClient(
@@ -172,22 +225,33 @@ class Parts:
 
 
 @contextlib.asynccontextmanager
-async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts]:
-    """Builds and starts everything, and closes it in the reverse order, whatever happens in between."""
+async def open_parts(
+    config: RunConfig,
+    workdir: Workdir,
+    processes: Processes | None = None,
+    interrupts: Interrupts | None = None,
+) -> AsyncIterator[Parts]:
+    """Builds and starts everything, and closes it in the reverse order, whatever happens in between.
+
+    `processes` and `interrupts` are by default those of a process alone that nobody stops.
+    """
+    processes, interrupts = processes or Processes(), interrupts or Interrupts()
     async with contextlib.AsyncExitStack() as stack:
         codec = load_codec(config.tokenizer.path)
         check_vocabulary(config, codec)
-        endpoints, cards = await open_workers(config, stack)
-        ledger = Ledger(workdir.file("ledger.jsonl"), run=workdir.path.name)
+        mesh = open_mesh(config, processes)
+        endpoints, cards = await open_workers(config, stack, processes.count)
+        ledger = Ledger(workdir.own_file(LEDGER), run=workdir.path.name)
         stack.callback(ledger.close)
-        budget = Budget(config.budget, ledger.spent)
+        retired = spent_by_retired(workdir, processes)
+        budget = Budget(config.budget, Spent.sum([retired, ledger.spent]), hosts=processes.count)
         usage = UsageCheck(lambda text: len(codec.encode_text(text)))
         http = None if is_replay_alone(config) else open_client(config, endpoints, ledger, budget)
         checked = None if http is None else UsageCheckedClient(http, usage)
-        client = with_cassette(checked, config, endpoints, ledger, stack)
+        client = with_cassette(checked, config, endpoints, ledger, stack, processes.count)
         stack.push_async_callback(client.close)
         scorer = await stack.enter_async_context(Scorer(timeout_s=config.rollout.scorer_timeout_s))
-        device = DeviceThread()
+        device = DeviceThread(guarded=not processes.is_alone)
         stack.callback(device.close)
         prompts = Prompts.load(config.protocol.templates)
         protocol = RouterProtocol(codec, prompts, cards, config.protocol)
@@ -207,17 +271,35 @@ async def open_parts(config: RunConfig, workdir: Workdir) -> AsyncIterator[Parts
             endpoints={endpoint.id: endpoint for endpoint in endpoints},
             client=client,
             http=http,
-            journals=open_journals(config, workdir, codec, prompts, endpoints),
+            journals=open_journals(config, workdir, codec, prompts, endpoints, processes),
             ledger=ledger,
             budget=budget,
             usage=usage,
             scorer=scorer,
             device=device,
+            mesh=mesh,
+            processes=processes,
+            interrupts=interrupts,
+            spent_by_retired=retired,
+            spent_by_others=processes.others(await processes.exchange(ledger.spent)),
         )
 
 
+def spent_by_retired(workdir: Workdir, processes: Processes) -> Spent:
+    """What processes of earlier jobs spent that this job does not have; the first one keeps their books."""
+    spent = []
+    for path in workdir.files_of_others(LEDGER, beyond=processes.count) if processes.is_first else ():
+        with contextlib.closing(Ledger(path, run=workdir.path.name)) as ledger:
+            spent.append(ledger.spent)
+    return Spent.sum(spent)
+
+
 def run_interruptible(
-    config: RunConfig, workdir_path: str, body: Callable[[Parts, Interrupts], Awaitable[None]], after_stop: str
+    config: RunConfig,
+    workdir_path: str,
+    body: Callable[[Parts], Awaitable[None]],
+    after_stop: str,
+    processes: Processes,
 ) -> int:
     """Runs `body` with the parts of a run in a working directory of its own; returns the exit code.
 
@@ -226,20 +308,36 @@ def run_interruptible(
     """
 
     async def run(workdir: Workdir, interrupts: Interrupts) -> int:
-        async with open_parts(config, workdir) as parts:
-            watching = asyncio.create_task(interrupts.watch(workdir.file(STOP_FILE)))
-            try:
-                await body(parts, interrupts)
-                return 0
-            except StopRequested as stop:
-                progress.say(f"{stop}; {after_stop}")
-                return stop.exit_code
-            finally:
-                watching.cancel()
+        processes.watch(interrupts.ask_with)
+        try:
+            await check_same_config(config, processes)
+            async with open_parts(config, workdir, processes, interrupts) as parts:
+                watching = asyncio.create_task(interrupts.watch(workdir.file(STOP_FILE)))
+                try:
+                    await body(parts)
+                finally:
+                    watching.cancel()
+        except StopRequested as stop:
+            progress.say(f"{stop}; {after_stop}")
+            return stop.exit_code
+        return 0
 
-    with Workdir(workdir_path) as workdir:
+    if not processes.is_first:
+        progress.be_quiet()
+    with Workdir(workdir_path, processes.index) as workdir:
         workdir.refuse(STOP_FILE, "it was put there to stop the run; remove it and give the same command again")
         return run_in_loop(functools.partial(run, workdir))
+
+
+async def check_same_config(config: RunConfig, processes: Processes) -> None:
+    """Raises ConfigError where the processes of a job were started with different configs."""
+    configs = await processes.exchange(json.dumps(as_dict(config)))
+    for index, other in enumerate(configs):
+        if changes := config_changes(json.loads(configs[0]), json.loads(other)):
+            raise ConfigError(
+                f"process {index} was started with another config than process 0: {'; '.join(changes)}; give all "
+                "processes of a job the same command"
+            )
 
 
 def load_codec(path: str) -> TokenCodec:
@@ -264,7 +362,17 @@ def check_vocabulary(config: RunConfig, codec: TokenCodec) -> None:
         )
 
 
-def open_mesh(config: RunConfig) -> jax.sharding.Mesh | None:
-    """The device mesh, or None where one device is asked for."""
+def open_mesh(config: RunConfig, processes: Processes) -> jax.sharding.Mesh | None:
+    """The device mesh, or None where one device is asked for. Raises ConfigError where it or the batch does not fit."""
     shape = (config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-    return None if shape == (1, 1, 1) else make_mesh(shape, n_kv_heads=config.model.n_kv_heads)
+    if config.queries_per_batch % processes.count:
+        legal = [n for n in range(1, config.queries_per_batch + 1) if config.queries_per_batch % n == 0]
+        raise ConfigError(
+            f"queries_per_batch={config.queries_per_batch} cannot be divided among {processes.count} processes: their "
+            f"number must be one of {legal}"
+        )
+    if shape == (1, 1, 1) and processes.is_alone:
+        return None
+    mesh = make_mesh(shape, n_kv_heads=config.model.n_kv_heads)
+    check_processes(mesh)
+    return mesh

@@ -27,6 +27,11 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def be_quiet() -> None:
+    """Says nothing from now on: another process of the job speaks for all."""
+    _CONSOLE.quiet = True
+
+
 @contextlib.contextmanager
 def rollouts(label: str) -> Iterator[Callable[[Progress], None]]:
     """A callback for the progress of rollouts ("step 3"): a bar on a terminal, nothing elsewhere."""

@@ -26,11 +26,14 @@ WORKER_MAY_CHANGE = (
     "base_url", "key_env", "key_file", "max_concurrent", "requests_per_minute", "tokens_per_minute", "stream"
 )  # fmt: skip
 
+# Where and how the same numbers are computed, up to rounding: a run may go on on other machines.
+PLACEMENT = ("mesh.*", "batch.micro_batch", "batch.packing", "model.attention", "model.attention_chunk", "model.remat")
+
 # Keys in which a continued run may differ from the one that made its checkpoints.
 MAY_CHANGE = (
     "steps", "journal.*", "checkpoint.*", "evaluation.*", "log.*", "rollout.*", "client.*", "budget.*",
     "workers.latency_*", "workers.fault_rate", "workers.lost_call_rate", "workers.file", "workers.cassette*",
-    "workers.allow_live",
+    "workers.allow_live", *PLACEMENT,
     *(f"workers.endpoints.*.{name}" for name in WORKER_MAY_CHANGE),
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from rw import metrics, progress
 from rw.cli import run_entry
+from rw.cluster import ALONE, Membership, placed
 from rw.config import as_dict, load_config
 from rw.core import schedule
 from rw.core.advantage_contract import check_advantage, recorded_name
@@ -35,7 +36,6 @@ from rw.dry_run import dry_run_training
 from rw.evaluate import FinalEvaluation, GreedyRouter, Validation, trained_router
 from rw.evaluation.report import print_report, write_report
 from rw.initial import initial_router
-from rw.interrupts import Interrupts
 from rw.journals import discard_steps, step_scope
 from rw.learner.batch import group_batch
 from rw.learner.checkpoint import Checkpoints, RunIdentity
@@ -45,7 +45,8 @@ from rw.learner.publish import publish
 from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
 from rw.memory import check_memory
-from rw.parts import Parts, open_mesh, run_interruptible
+from rw.parts import Parts, run_interruptible
+from rw.processes import joined
 from rw.rollout.lag import LoopLag
 from rw.rollout.record import TrajectoryWriter
 from rw.run_config import MAY_CHANGE, RunConfig
@@ -59,17 +60,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_entry(
         "train",
         argv,
-        lambda path, overrides, workdir: train(load_config(path, overrides), workdir),
-        lambda path, overrides, workdir: dry_run_training(load_config(path, overrides), workdir),
+        lambda given: train(load_config(given.config, given.overrides), given.workdir, place=placed(given.flags)),
+        lambda given: dry_run_training(load_config(given.config, given.overrides), given.workdir),
     )
 
 
-def train(config: RunConfig, workdir_path: str, advantage: AdvantageFunction | None = None) -> int:
+def train(
+    config: RunConfig, workdir_path: str, advantage: AdvantageFunction | None = None, place: Membership = ALONE
+) -> int:
     """Trains in `workdir_path`, which nobody else may use meanwhile; returns the exit code. Works in notebooks too.
 
     Args:
         advantage: a function that takes the place of the one that the config names. What the run records names it with
             a hash of its source, so a run is not continued with another one.
+        place: this process's in a job of several, which must all be started alike; nothing may have asked jax for its
+            devices before.
 
     Raises:
         RwError: before anything is spent, where config, workdir or advantage cannot be used.
@@ -79,32 +84,31 @@ def train(config: RunConfig, workdir_path: str, advantage: AdvantageFunction | N
     else:
         named = dataclasses.replace(config.advantage, function=recorded_name(advantage))
         config = dataclasses.replace(config, advantage=named)
-    if advantage not in ADVANTAGES.values():
-        check_advantage(advantage, config.advantage.function, learner_config(config, advantage).advantage)
     again = " (a warm start that was not finished begins again)" if config.init.source == "warmstart" else ""
-    return run_interruptible(
-        config,
-        workdir_path,
-        functools.partial(run, advantage=advantage),
-        "the same command continues the run" + again,
-    )
+    after_stop = "the same command continues the run" + again
+    with joined(place) as processes:
+        if advantage not in ADVANTAGES.values():
+            check_advantage(advantage, config.advantage.function, learner_config(config, advantage).advantage)
+        body = functools.partial(run, advantage=advantage)
+        return run_interruptible(config, workdir_path, body, after_stop, processes)
 
 
-async def run(parts: Parts, interrupts: Interrupts, advantage: AdvantageFunction) -> None:
+async def run(parts: Parts, advantage: AdvantageFunction) -> None:
     """From the first step, or the last checkpoint, to the last step."""
     await parts.device.run(check_memory, parts.config)
-    initial = await initial_router(parts, interrupts)
+    initial = await initial_router(parts)
     async with await parts.device.run(Trainer, parts, initial, advantage) as trainer:
         await trainer.resume()
         while True:
-            await trainer.validate(interrupts)
+            await trainer.validate()
             if trainer.next_batch >= parts.config.steps:
                 break
-            await trainer.step(interrupts)
-        await trainer.test(interrupts)
-    progress.say(progress.spent_line(parts.ledger.spent, parts.is_nominal))
-    progress.say(f"finished; results in {parts.workdir.path}")
-    print_report(write_report(parts.workdir.path))
+            await trainer.step()
+        await trainer.test()
+    if parts.processes.is_first:
+        progress.say(progress.spent_line(parts.spent, parts.is_nominal))
+        progress.say(f"finished; results in {parts.workdir.path}")
+        print_report(write_report(parts.workdir.path))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +148,7 @@ class Trainer:
         self.parts, self.config = parts, config
         self.optimizer = Optimizer(config.optimizer)
         learning = learner_config(config, advantage)
-        self.learner = Learner(config.model, self.optimizer, initial, learning, open_mesh(config))
+        self.learner = Learner(config.model, self.optimizer, initial, learning, parts.mesh)
         identity = RunIdentity(as_dict(config), parts.codec.fingerprint, fingerprint(initial), config.seed)
         parts.journals.identify(router=identity.reference_fingerprint)
         self.checkpoints = Checkpoints(
@@ -154,13 +158,14 @@ class Trainer:
         self.engine = SamplerEngine(
             parts.codec, config.model, config.sampling, engine_config, parts.device, config.seed
         )
-        self.engine.check_concurrency(
-            min(config.rollout.concurrency, config.queries_per_batch * config.rollouts_per_query)
-        )
+        own_queries = config.queries_per_batch // parts.processes.count
+        self.engine.check_concurrency(min(config.rollout.concurrency, own_queries * config.rollouts_per_query))
         self.greedy_router = GreedyRouter(parts)
         self.validation = Validation(parts, self.greedy_router)
-        self.metrics = metrics.MetricWriter(parts.workdir.path, tensorboard=config.log.tensorboard)
-        self.trajectories = TrajectoryWriter(parts.workdir.path, parts.codec, config.log.trajectory_arrays)
+        self.metrics: metrics.MetricWriter | None = None  # of the first process of a job
+        if parts.processes.is_first:
+            self.metrics = metrics.MetricWriter(parts.workdir.path, tensorboard=config.log.tensorboard)
+        self.trajectories = TrajectoryWriter(parts.workdir.own_path, parts.codec, config.log.trajectory_arrays)
         self._initial_state = init_state(self.learner.placement.params(initial), self.optimizer, config.seed)
         self.state: TrainState | None = None  # from `resume` on; never while an update consumes it
         self.spent_usd = 0.0  # on accepted calls since step 1, at the frozen prices
@@ -178,28 +183,33 @@ class Trainer:
     async def __aenter__(self) -> Trainer:
         return self
 
-    async def __aexit__(self, *_) -> None:
-        """Saves what the last checkpoint lacks, unless there is no state to save; closes everything."""
+    async def __aexit__(self, _type, error: BaseException | None, _traceback) -> None:
+        """Saves what the last checkpoint lacks, unless there is no state to save, or no others to save it with; closes
+        everything."""
         try:
-            if self.state is not None:
+            if self.state is not None and self.parts.processes.is_agreed(error):
                 await self.save()
         finally:
             await self.engine.close()
             await self.greedy_router.close()
-            self.metrics.close()
+            if self.metrics is not None:
+                self.metrics.close()
             self.validation.close()
-            self.checkpoints.close()
+            if self.parts.processes.is_agreed(error):
+                self.checkpoints.close()
 
     async def resume(self) -> None:
         """Takes up the newest checkpoint, if there is one; what later steps wrote is set aside."""
         template, self._initial_state = self._initial_state, None
         restored = await self.parts.device.run(self.checkpoints.restore, template)
         self.state = template if restored is None else restored
-        self.parts.workdir.write_config(as_dict(self.config))
-        self.metrics.resume(self.version)
-        self.validation.resume(self.version)
         self.trajectories.resume(self.version)
-        self.spent_usd = self.metrics.last_row.get("cost/total", 0.0)
+        if self.metrics is not None:
+            self.parts.workdir.write_config(as_dict(self.config))
+            self.metrics.resume(self.version)
+            self.spent_usd = self.metrics.last_row.get("cost/total", 0.0)
+            set_trajectories_aside(self.parts, self.version)
+        self.validation.resume(self.version)
         await self.publish()
         remaining = self.config.steps - self.next_batch
         if remaining > 0:
@@ -209,12 +219,12 @@ class Trainer:
         else:
             progress.say(f"step {self.version} is done and config.steps={self.config.steps}: 0 to go")
 
-    async def step(self, interrupts: Interrupts) -> None:
+    async def step(self) -> None:
         """One step of training."""
         plan = plan_batch(self.parts, self.next_batch)
         started = time.monotonic()
         async with LoopLag() as lag:
-            groups = await interrupts.guard(self.roll_out(plan))
+            groups = await self.roll_out(plan)
         rolled_out = time.monotonic()
         row = await self.learn(plan, groups)
         learnt = time.monotonic()
@@ -225,7 +235,7 @@ class Trainer:
         row["perf/loop_lag_s"] = lag.longest_s
         await self.record(plan, groups, row)
         check_not_diverged(self.state)
-        interrupts.check()
+        self.parts.check_stop()
 
     async def roll_out(self, plan: BatchPlan) -> list[Group]:
         """K rollouts of every query of the batch, scored; then the caches' memory goes to the learner."""
@@ -261,20 +271,20 @@ class Trainer:
         self.weights = await self.parts.device.run(publish, self.state.params, self.config.model, self.version)
         await self.engine.publish(self.weights)
 
-    async def validate(self, interrupts: Interrupts) -> None:
+    async def validate(self) -> None:
         """Validates the current router where that is due. A checkpoint comes first: no run goes back behind it then."""
-        if self.validation.is_due(self.version):
+        if await self.validation.is_due(self.version):
             await self.save()
-            await self.validation.run(self.weights, self.state.params, interrupts)
+            await self.validation.run(self.weights, self.state.params)
 
-    async def test(self, interrupts: Interrupts) -> None:
+    async def test(self) -> None:
         """The final evaluation, of the best router by validation."""
-        trained = trained_router(self.validation, self.state.params, self.version)
-        await FinalEvaluation(self.parts, self.greedy_router, interrupts).run(*trained)
+        trained = await trained_router(self.validation, self.state.params, self.version)
+        await FinalEvaluation(self.parts, self.greedy_router).run(*trained)
 
     async def record(self, plan: BatchPlan, groups: Sequence[Group], row: dict[str, Any]) -> None:
         """Metrics, trajectories, a line for people, and a checkpoint where one is due."""
-        config, step = self.config, plan.step
+        config, step, processes = self.config, plan.step, self.parts.processes
         reward = config.reward
         batch = group_batch(
             groups,
@@ -299,8 +309,9 @@ class Trainer:
         row |= {"data/unique_queries": len(plan.queries)}
         self.spent_usd = row["cost/total"]
         if config.log.trajectories_every and step % config.log.trajectories_every == 0:
-            self.trajectories.write(step, groups, batch.rewards)
-        self.metrics.write(step, row)
+            self.trajectories.write(step, processes.share(groups), processes.share(batch.rewards))
+        if self.metrics is not None:
+            self.metrics.write(step, row)
         progress.say(progress.step_line(row, step, config.steps, plan.cold_start, self.parts.is_nominal))
         if step % config.checkpoint.every == 0:
             await self.save()
@@ -311,6 +322,12 @@ class Trainer:
         await self.parts.device.run(self.checkpoints.save, self.state)
         if len(saved := self.checkpoints.steps()) > 1:
             discard_steps(self.parts.journals, upto=saved[-2])
+
+
+def set_trajectories_aside(parts: Parts, step: int) -> None:
+    """Sets aside what processes that this job does not have wrote of later steps."""
+    for folder in parts.workdir.files_of_others("trajectories", beyond=parts.processes.count):
+        TrajectoryWriter(folder.parent, parts.codec, parts.config.log.trajectory_arrays).resume(step)
 
 
 def learner_config(config: RunConfig, advantage: AdvantageFunction) -> LearnerConfig:

@@ -20,20 +20,21 @@ import jax
 
 from rw import progress
 from rw.cli import run_entry
+from rw.cluster import ALONE, Membership, placed
 from rw.config import as_dict, load_config
 from rw.core.schedule import forced_modes, is_forced
 from rw.dry_run import dry_run_warm_start
 from rw.errors import CheckpointError, ConfigError, DataError
-from rw.interrupts import Interrupts
-from rw.learner.checkpoint import config_changes, load_params, save_params
+from rw.learner.checkpoint import config_changes, save_params
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import init_state
 from rw.learner.supervised import SupervisedConfig, SupervisedLearner
 from rw.model.copying import wire_copying
 from rw.model.qwen3 import init_params
 from rw.parts import Parts, run_interruptible
+from rw.processes import joined
 from rw.questions import check_prompts
-from rw.run_config import RunConfig
+from rw.run_config import PLACEMENT, RunConfig
 from rw.sampler.scripted import ScriptedSampler
 from rw.simulation.drills import Drills
 from rw.simulation.policies import HabitPolicy, Policy, opinions, script
@@ -51,12 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_entry(
         "warmstart",
         argv,
-        lambda path, overrides, workdir: start(load_config(path, overrides), workdir),
-        lambda path, overrides, workdir: dry_run_warm_start(load_config(path, overrides), workdir),
+        lambda given: start(load_config(given.config, given.overrides), given.workdir, placed(given.flags)),
+        lambda given: dry_run_warm_start(load_config(given.config, given.overrides), given.workdir),
     )
 
 
-def start(config: RunConfig, workdir_path: str) -> int:
+def start(config: RunConfig, workdir_path: str, place: Membership = ALONE) -> int:
     """Makes the warm start of a run unless it is there; returns the exit code. ConfigError where the run has none."""
     if config.init.source != "warmstart":
         raise ConfigError(
@@ -64,11 +65,12 @@ def start(config: RunConfig, workdir_path: str) -> int:
             "--config.init.source=warmstart --config.init.path="
         )
 
-    async def body(parts: Parts, interrupts: Interrupts) -> None:
-        await warm_start(parts, interrupts)
+    async def body(parts: Parts) -> None:
+        await warm_start(parts)
         progress.say(f"warm start in {warm_start_path(parts)}")
 
-    return run_interruptible(config, workdir_path, body, "the same command begins the warm start again")
+    with joined(place) as processes:
+        return run_interruptible(config, workdir_path, body, "the same command begins the warm start again", processes)
 
 
 def warm_start_path(parts: Parts) -> str:
@@ -78,20 +80,20 @@ def warm_start_path(parts: Parts) -> str:
     return named or str(parts.workdir.file("warmstart"))
 
 
-async def warm_start(parts: Parts, interrupts: Interrupts) -> Any:
+async def warm_start(parts: Parts) -> Any:
     """Parameters of the warm start: read if they were made before with this config, made otherwise."""
     path = warm_start_path(parts)
     made_with = identity(parts)
-    if pathlib.Path(path).exists():
-        params, metadata = await parts.device.run(load_params, path)
+    if await parts.processes.of_first(pathlib.Path(path).exists):
+        params, metadata = await parts.device.run(parts.load_params, path)
         stored = {key: metadata.get(key) for key in made_with}
-        if changes := config_changes(stored, made_with):
+        if changes := config_changes(stored, made_with, PLACEMENT):
             raise CheckpointError(
                 f"the warm start at {path} was made with another config: {'; '.join(changes)}; take back the "
                 "change, or name another place in init.path, where one is made"
             )
         return params
-    params = await make_warm_start(parts, interrupts)
+    params = await make_warm_start(parts)
     await parts.device.run(save_params, path, params, made_with)
     for scope in parts.journals.scopes():
         if scope.startswith(SCOPE):
@@ -108,12 +110,12 @@ def identity(parts: Parts) -> dict[str, Any]:
     }
 
 
-async def make_warm_start(parts: Parts, interrupts: Interrupts) -> Any:
+async def make_warm_start(parts: Parts) -> Any:
     """Trains fresh parameters on what the config names: demonstrations on the run's own questions, or on drills."""
     if parts.config.warmstart.policy != "drills":
-        return await learn_demonstrations(parts, interrupts)
+        return await learn_demonstrations(parts)
     async with drilled(parts) as practice:
-        return await learn_demonstrations(practice, interrupts)
+        return await learn_demonstrations(practice)
 
 
 @contextlib.asynccontextmanager
@@ -132,7 +134,7 @@ async def drilled(parts: Parts) -> AsyncIterator[Parts]:
         yield dataclasses.replace(parts, queries=drills.queries, client=client)
 
 
-async def learn_demonstrations(parts: Parts, interrupts: Interrupts) -> Any:
+async def learn_demonstrations(parts: Parts) -> Any:
     """Parameters after all steps; the next batch is rolled out while the device learns the present one."""
     config = parts.config.warmstart
     check_prompts(parts.protocol, parts.queries, config.steps, config.queries_per_batch)
@@ -144,7 +146,7 @@ async def learn_demonstrations(parts: Parts, interrupts: Interrupts) -> Any:
     following = asyncio.create_task(demonstrations.batch(0))
     try:
         for step in range(config.steps):
-            trajectories = await interrupts.guard(_result(following))
+            trajectories = await following
             if step + 1 < config.steps:
                 following = asyncio.create_task(demonstrations.batch(step + 1))
             began = time.monotonic()
@@ -154,7 +156,7 @@ async def learn_demonstrations(parts: Parts, interrupts: Interrupts) -> Any:
                     f"warm start {step + 1}/{config.steps}: loss {row['loss/total']:.3f} nats a token, "
                     f"{len(trajectories)} trajectories, {time.monotonic() - began:.2f} s"
                 )
-            interrupts.check()
+            parts.check_stop()
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
@@ -164,12 +166,12 @@ async def learn_demonstrations(parts: Parts, interrupts: Interrupts) -> Any:
 def open_learner(parts: Parts, optimizer: Optimizer) -> tuple[TrainState, SupervisedLearner]:
     """The state before the first step, and what makes the steps."""
     config = parts.config
-    params = init_params(jax.random.key(config.warmstart.seed), config.model)
+    params = init_params(jax.random.key(config.warmstart.seed), config.model, parts.param_shardings)
     if config.warmstart.copying == "wired":
         params = wire_copying(params, config.model)
     supervised = SupervisedConfig(batch=config.batch, deterministic=config.deterministic)
     return init_state(params, optimizer, config.warmstart.seed), SupervisedLearner(
-        config.model, optimizer, params, supervised
+        config.model, optimizer, params, supervised, parts.mesh
     )
 
 
@@ -217,10 +219,6 @@ def scripted_router(parts: Parts) -> Policy:
     if config.policy in ("opinions", "drills"):
         return opinions(config.seed, parts.worker_ids, config.mode_prior or None)
     return HabitPolicy(config.seed, parts.worker_ids, mode_prior=config.mode_prior or None)
-
-
-async def _result(task: asyncio.Task) -> Any:
-    return await task
 
 
 def _plain(value: Any) -> Any:

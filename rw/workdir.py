@@ -1,7 +1,10 @@
-"""A run's directory: one process at a time, one config for its whole life.
+"""A run's directory: one job at a time, one config for its whole life.
 
 Layout: config.json, metrics.jsonl, validation.jsonl, ledger.jsonl, journal/, trajectories/, checkpoints/, warmstart/,
 reference/, best/, evaluation/, report/, tensorboard/; a file STOP, put there by a person, ends the run.
+
+All processes of a job share it. What each writes by itself (ledger.jsonl, journal/, trajectories/) the first has here,
+and the others in process_1/, process_2/, …
 """
 
 from __future__ import annotations
@@ -15,15 +18,31 @@ from typing import Any
 
 from rw.errors import WorkdirError
 
+LEDGER = "ledger.jsonl"
+OTHERS = "process_"  # folders of the processes after the first
+
+
+def own_files(workdir: str | os.PathLike, name: str, beyond: int = 0) -> list[pathlib.Path]:
+    """What each process of a run's jobs wrote by itself under that name, in order of index, from `beyond` on."""
+    path = pathlib.Path(workdir)
+    folders = {0: path}
+    for folder in path.glob(f"{OTHERS}*"):
+        if folder.name.removeprefix(OTHERS).isdecimal():
+            folders[int(folder.name.removeprefix(OTHERS))] = folder
+    found = [folders[index] / name for index in sorted(folders) if index >= beyond]
+    return [file for file in found if file.exists()]
+
 
 class Workdir:
     """Holds the lock of a run's directory from construction to `close()`; the kernel frees it when the process dies."""
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike, process: int = 0):
+        """`process`: the index of this one in its job; each locks the part that it writes by itself."""
         self.path = pathlib.Path(path)
+        self.own_path = self.path / f"{OTHERS}{process}" if process else self.path
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / "LOCK", "a+")
+            self.own_path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.own_path / "LOCK", "a+")
         except OSError as error:
             raise WorkdirError(f"cannot use workdir {str(self.path)!r}: {error.strerror}") from error
         try:
@@ -42,6 +61,14 @@ class Workdir:
     def file(self, name: str) -> pathlib.Path:
         """Path of a file or directory of the run."""
         return self.path / name
+
+    def own_file(self, name: str) -> pathlib.Path:
+        """Path of a file or directory that every process writes by itself."""
+        return self.own_path / name
+
+    def files_of_others(self, name: str, beyond: int = 0) -> list[pathlib.Path]:
+        """The `own_file` of other processes, those of earlier jobs too, that is there; of index `beyond` or higher."""
+        return [path for path in own_files(self.path, name, beyond) if path != self.own_file(name)]
 
     def refuse(self, name: str, why: str) -> None:
         """Raises WorkdirError where that file is there."""

@@ -48,12 +48,16 @@ def worker_endpoints(config: RunConfig, base_url: str = "http://127.0.0.1/v1") -
 
 
 async def open_workers(
-    config: RunConfig, stack: contextlib.AsyncExitStack
+    config: RunConfig, stack: contextlib.AsyncExitStack, processes: int = 1
 ) -> tuple[tuple[WorkerEndpoint, ...], tuple[WorkerCard, ...]]:
-    """Endpoints and cards; a simulated or replayed pool is started on loopback and stopped with the stack."""
+    """Endpoints and cards; a simulated or replayed pool is started on loopback and stopped with the stack.
+
+    Each of several processes starts one of its own, but real Workers and their limits are shared among them.
+    """
     workers = config.workers
     if workers.kind == "http":
-        return worker_endpoints(config), tuple(worker.card for worker in workers.endpoints)
+        shared = tuple(with_shared_limits(endpoint, processes) for endpoint in worker_endpoints(config))
+        return shared, tuple(worker.card for worker in workers.endpoints)
     if workers.kind == "simulated":
         base_url = await _serve(config, SimulatedWorld(workers.world_seed).handler, skills.WORKER_IDS, stack)
         return worker_endpoints(config, base_url), skills.cards()
@@ -61,6 +65,20 @@ async def open_workers(
     models = [model.model for model in replay.NQ6_MODELS]
     base_url = await _serve(config, recorded_handler(answers), models, stack)
     return worker_endpoints(config, base_url), cards
+
+
+def with_shared_limits(endpoint: WorkerEndpoint, processes: int) -> WorkerEndpoint:
+    """The endpoint with one process's part of its limits; ConfigError where a part would be nothing."""
+    if endpoint.max_concurrent < processes:
+        raise ConfigError(
+            f"Worker {endpoint.id}: max_concurrent={endpoint.max_concurrent} cannot be shared by {processes} "
+            f"processes; raise it to at least {processes}, or run fewer"
+        )
+    parts = {"max_concurrent": endpoint.max_concurrent // processes}
+    for name in ("requests_per_minute", "tokens_per_minute"):
+        if (limit := getattr(endpoint, name)) is not None:
+            parts[name] = limit / processes
+    return dataclasses.replace(endpoint, **parts)
 
 
 def open_client(
@@ -85,6 +103,7 @@ def with_cassette(
     endpoints: Sequence[WorkerEndpoint],
     ledger: Ledger,
     stack: contextlib.AsyncExitStack,
+    processes: int = 1,
 ) -> WorkerClient:
     """The client with the run's cassette in front of it, or in its place where it is None; the stack closes that."""
     workers = config.workers
@@ -92,6 +111,11 @@ def with_cassette(
         return client
     PriceTable.from_endpoints(endpoints)  # refuses a Worker without a price, as a client does
     is_recording = workers.cassette_mode == "record"
+    if processes > 1 and (is_recording or workers.allow_live):
+        raise ConfigError(
+            f"workers.cassette={workers.cassette!r} can be written by one process alone, not by {processes}; record "
+            "with one"
+        )
     cassette = Cassette(
         workers.cassette, made_of(endpoints), records=is_recording or workers.allow_live, begins=is_recording
     )

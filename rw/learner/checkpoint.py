@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
+from jax.experimental import multihost_utils
 from safetensors import safe_open
 from safetensors.flax import save_file
 
@@ -149,13 +151,20 @@ class Checkpoints:
 
     def _read_state(self, step: int, template: TrainState, damaged: list[tuple[int, str]]) -> TrainState | None:
         args = ocp.args.Composite(state=ocp.args.StandardRestore(_abstract(template)))
+        state, reason = None, "another process could not read its part"
         try:
-            return self._manager.restore(step, args=args)["state"]
+            state = self._manager.restore(step, args=args)["state"]
         except Exception as error:  # as above
-            damaged.append((step, _first_line(error)))
-            return None
+            reason = _first_line(error)
+        if _all_processes(state is not None):
+            return state
+        damaged.append((step, reason))
+        return None
 
     def _set_aside(self, step: int, reason: str, taken: int) -> None:
+        if jax.process_index():
+            multihost_utils.sync_global_devices(f"damaged checkpoint {step}")
+            return self._manager.reload()
         logging.warning("checkpoint of step %d is damaged (%s): continuing from step %d", step, reason, taken)
         target = self.directory / f"damaged-{step}"
         count = 1
@@ -163,6 +172,8 @@ class Checkpoints:
             count += 1
             target = self.directory / f"damaged-{step}-{count}"
         (self.directory / str(step)).rename(target)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices(f"damaged checkpoint {step}")
         self._manager.reload()
 
     def _check(self, step: int, stored: Mapping[str, Any]) -> None:
@@ -185,6 +196,13 @@ class Checkpoints:
         if changes:
             where = f"checkpoint {self.directory / str(step)}"
             raise CheckpointError(f"{where} was made with another config: {'; '.join(changes)}; use a new workdir")
+
+
+def _all_processes(said: bool) -> bool:
+    """Whether every process of the job says so; each reads its own part of a checkpoint, and all take the same one."""
+    if jax.process_count() == 1:
+        return said
+    return bool(np.all(multihost_utils.process_allgather(np.array(said))))
 
 
 def lasting_fingerprint(config: Mapping[str, Any], may_change: Sequence[str] = ()) -> str:
@@ -242,12 +260,15 @@ def _writing(path: pathlib.Path) -> Iterator[None]:
         raise CheckpointError(f"cannot write {path}: {reason}; make room, and give the same command again") from error
 
 
-def load_params(path: str | pathlib.Path, template: Any = None) -> tuple[Any, dict[str, Any]]:
+def load_params(
+    path: str | pathlib.Path, shardings: Mapping[str, jax.sharding.Sharding] | None = None
+) -> tuple[Any, dict[str, Any]]:
     """(parameters, metadata) of `save_params`.
 
     Args:
         path: as it was given to `save_params`.
-        template: arrays or `ShapeDtypeStruct`s that name the sharding; None puts all on the first device.
+        shardings: where each array of a flat tree is to lie; every process of a job reads what its devices hold. None
+            puts all on this process's first device.
 
     Raises:
         CheckpointError: nothing there, damaged, or another format or shape.
@@ -272,8 +293,8 @@ def load_params(path: str | pathlib.Path, template: Any = None) -> tuple[Any, di
         )
     try:
         if path.is_file():
-            return _load_file(path, template), metadata
-        target = _abstract(template) if template is not None else _stored_shapes(path / "params")
+            return _load_file(path, shardings), metadata
+        target = _stored_shapes(path / "params", shardings)
         return _restore_item(path, params=ocp.args.StandardRestore(target)), metadata
     except Exception as error:  # as above
         raise CheckpointError(
@@ -294,15 +315,18 @@ def _file_metadata(path: pathlib.Path) -> dict[str, Any]:
         return dict(json.loads(file.metadata()["metadata"]))
 
 
-def _load_file(path: pathlib.Path, template: Any) -> dict[str, jax.Array]:
+def _load_file(path: pathlib.Path, shardings: Mapping[str, jax.sharding.Sharding] | None) -> dict[str, jax.Array]:
     with safe_open(path, framework="flax") as file:
         params = {name: file.get_tensor(name) for name in file.keys()}
-    if template is None:
+    if shardings is None:
         return params
-    expected = {name: (leaf.shape, leaf.dtype) for name, leaf in template.items()}
-    if expected != {name: (leaf.shape, leaf.dtype) for name, leaf in params.items()}:
-        raise ValueError("it holds parameters of other names, shapes or dtypes")
-    return {name: jax.device_put(leaf, template[name].sharding) for name, leaf in params.items()}
+    _check_names(params, shardings)
+    return {name: jax.device_put(leaf, shardings[name]) for name, leaf in params.items()}
+
+
+def _check_names(params: Mapping[str, Any], shardings: Mapping[str, Any]) -> None:
+    if others := sorted(params.keys() ^ shardings.keys()):
+        raise ValueError(f"it holds parameters of other names: {', '.join(others)}")
 
 
 def _restore_item(path: pathlib.Path, **item: Any) -> Any:
@@ -318,11 +342,16 @@ def _abstract(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree)
 
 
-def _stored_shapes(path: pathlib.Path) -> Any:
-    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+def _stored_shapes(path: pathlib.Path, shardings: Mapping[str, jax.sharding.Sharding] | None) -> Any:
     # The handler itself: a checkpointer would look beside the item for a file that lies one level up, and complain.
     stored = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path)).tree
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), stored)
+    if shardings is None:
+        first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=first), stored)
+    _check_names(stored, shardings)
+    return {
+        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=shardings[name]) for name, leaf in stored.items()
+    }
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

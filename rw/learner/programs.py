@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from absl import logging
 
@@ -108,7 +109,7 @@ def advance(state: TrainState) -> TrainState:
 
 def say_if_skipped(state: TrainState) -> None:
     """A warning where the update just made was skipped."""
-    in_row, step = int(state.nonfinite_skips[0]), int(state.step)
+    in_row, step = int(np.asarray(state.nonfinite_skips)[0]), int(state.step)
     if in_row:
         logging.warning("step %d: loss or gradient is not finite; update skipped (%d in a row)", step, in_row)
 
@@ -118,7 +119,7 @@ def check_not_diverged(state: TrainState) -> None:
 
     Not a part of the step, whose result is worth keeping: weights and moments are those of the last finite update.
     """
-    in_row, step = int(state.nonfinite_skips[0]), int(state.step)
+    in_row, step = int(np.asarray(state.nonfinite_skips)[0]), int(state.step)
     if in_row >= MAX_NONFINITE_IN_A_ROW:
         raise TrainingDivergedError(
             f"loss or gradient was not finite in {in_row} steps in a row, the last of them step {step}: look at the "

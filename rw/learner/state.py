@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rw.learner.optimizer import Optimizer
+from rw.sharding import param_shardings, replicated
 from rw.types import TrainState
 
 
@@ -22,22 +22,27 @@ def init_state(params: Any, optimizer: Optimizer, seed: int) -> TrainState:
         optimizer: gives the zero moments.
         seed: the run's seed, which becomes the base key (never advanced; whoever needs randomness folds into it).
     """
-    state = TrainState(
-        params=jax.tree.map(jnp.copy, params),
-        opt_state=optimizer.init(params),  # not jitted: compiled zeros would forget the sharding of the parameters
-        step=jnp.zeros((), jnp.int32),
-        data_batch_index=jnp.zeros((), jnp.int32),
-        rng=jnp.asarray(jax.random.PRNGKey(seed)),
-        nonfinite_skips=jnp.zeros((2,), jnp.int32),
+
+    def make(params: Any) -> TrainState:
+        return TrainState(
+            params=jax.tree.map(jnp.copy, params),
+            opt_state=optimizer.init(params),
+            step=jnp.zeros((), jnp.int32),
+            data_batch_index=jnp.zeros((), jnp.int32),
+            rng=jnp.asarray(jax.random.PRNGKey(seed)),
+            nonfinite_skips=jnp.zeros((2,), jnp.int32),
+        )
+
+    sharding = jax.tree.leaves(params)[0].sharding
+    if not isinstance(sharding, jax.NamedSharding):
+        return make(params)
+    # Compiled zeros would forget how the parameters lie.
+    shapes = jax.eval_shape(make, params)
+    shardings = jax.tree.map(lambda _: replicated(sharding.mesh), shapes)._replace(
+        params=param_shardings(sharding.mesh, shapes.params),
+        opt_state=param_shardings(sharding.mesh, shapes.opt_state),
     )
-    return jax.tree.map(partial(_with_mesh_of, jax.tree.leaves(params)[0]), state)
-
-
-def _with_mesh_of(reference: jax.Array, leaf: jax.Array) -> jax.Array:
-    """The leaf, replicated over the mesh of `reference` unless it already lies on one."""
-    if not isinstance(reference.sharding, jax.NamedSharding) or isinstance(leaf.sharding, jax.NamedSharding):
-        return leaf
-    return jax.device_put(leaf, jax.NamedSharding(reference.sharding.mesh, jax.P()))
+    return jax.jit(make, out_shardings=shardings)(params)
 
 
 def fingerprint(params: Any) -> str:

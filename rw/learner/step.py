@@ -139,7 +139,7 @@ class Learner:
         metrics.update({"loss/total": float(value), "lambda_b": support_coefficient, "cold_start": float(cold_start)})
         metrics.update({"N_mode": float(counts.mode), "N_inner": float(counts.inner), "N_KL": float(counts.kl)})
         metrics.update(rows=float(len(rows)), micro_batches=float(len(micros)))
-        metrics["nonfinite_skips"] = float(state.nonfinite_skips[1])
+        metrics["nonfinite_skips"] = float(np.asarray(state.nonfinite_skips)[1])
         finished = time.perf_counter()
         metrics.update({"perf/reference_s": referenced - started, "perf/update_s": finished - referenced})
         return state, metrics

@@ -109,7 +109,7 @@ class SupervisedLearner:
             if count:
                 metrics[name] = float(sum(float(sums[index]) for _, sums in results) / count)
         metrics.update({name: float(value) for name, value in update.items()})
-        return state, {**metrics, "nonfinite_skips": float(state.nonfinite_skips[1])}
+        return state, {**metrics, "nonfinite_skips": float(np.asarray(state.nonfinite_skips)[1])}
 
     def warm_up(self, state: TrainState) -> None:
         """Compiles every shape that a micro-batch can have; the state is left as it is."""

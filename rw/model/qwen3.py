@@ -205,6 +205,11 @@ def init_params(key, config: ModelConfig, shardings: Mapping[str, jax.sharding.S
     return jax.jit(_random_params, static_argnames="config", out_shardings=dict(shardings))(key, config)
 
 
+def shapes_of(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shape and dtype of every parameter, without making any."""
+    return jax.eval_shape(lambda: _random_params(jax.random.key(0), config))
+
+
 def _random_params(key, config: ModelConfig) -> Params:
     tokens = jnp.zeros((1, 1), jnp.int32)
     variables = Qwen3(config).init(key, tokens, _layer_inputs(config, tokens, tokens, None, None))

@@ -13,6 +13,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+import jax
+
+
+def _guard() -> None:
+    jax.thread_guard(True).__enter__()  # for as long as the thread lives
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -20,8 +27,11 @@ R = TypeVar("R")
 class DeviceThread:
     """Runs functions one after another, in the order they were handed over, on a thread of its own."""
 
-    def __init__(self, name: str = "device"):
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    def __init__(self, name: str = "device", guarded: bool = False):
+        """`guarded`: programs of several processes may then be issued by this thread alone, and jax says if others try:
+        from two threads, each process might issue them in an order of its own."""
+        begin = _guard if guarded else None
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=begin)
         self.busy_s = 0.0  # spent inside functions since the thread was made; only that thread writes it
 
     async def run(self, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -27,7 +27,7 @@ import logging
 import os
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -60,12 +60,21 @@ def context_digest(tokens: np.ndarray) -> str:
 class Journal:
     """The events of one scope, those of earlier processes read back. Belongs to one process and one thread."""
 
-    def __init__(self, directory: str | os.PathLike, header: Mapping[str, str], *, segment_s: float = 5.0):
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        header: Mapping[str, str],
+        *,
+        segment_s: float = 5.0,
+        also: Sequence[str | os.PathLike] = (),
+    ):
         """Reads what is there.
 
         Args:
             header: fingerprints of all that its events depend on, by name.
             segment_s: seconds after its first event at which a segment is closed.
+            also: directories of the same scope that other processes wrote, which are read first: what one of them
+                rolled out may now be this one's.
 
         Raises:
             JournalError: damaged, or written under another header; names the file and the remedy.
@@ -82,12 +91,8 @@ class Journal:
         self._timer: asyncio.TimerHandle | None = None
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rw-journal")
         self._next_segment = 1
-        for path in sorted(self.directory.glob(f"{PREFIX}*{SUFFIX}")):
-            number = path.stem.removeprefix(PREFIX)
-            if not number.isdecimal():
-                raise JournalError(f"{path} is no segment of this journal; remove it")
-            self._read_segment(path)
-            self._next_segment = int(number) + 1
+        for folder in (*map(pathlib.Path, also), self.directory):
+            self._next_segment = self._read_segments(folder) + 1
 
     def turn(self, query_id: str, rollout: int, turn: int, context: str) -> JournaledTurn | None:
         """The turn sampled on the context of that digest, if there is one."""
@@ -180,6 +185,17 @@ class Journal:
             if (error := future.exception()) is not None:
                 raise JournalError(f"cannot write to the journal {self.directory}: {error}") from error
 
+    def _read_segments(self, folder: pathlib.Path) -> int:
+        """Reads all segments of a directory; the number of the last one."""
+        last = 0
+        for path in sorted(folder.glob(f"{PREFIX}*{SUFFIX}")):
+            number = path.stem.removeprefix(PREFIX)
+            if not number.isdecimal():
+                raise JournalError(f"{path} is no segment of this journal; remove it")
+            self._read_segment(path)
+            last = int(number)
+        return last
+
     def _read_segment(self, path: pathlib.Path) -> None:
         try:
             data = path.read_bytes()
@@ -236,9 +252,20 @@ class Journal:
 class Journals:
     """The journals of a run, one directory a scope, below `<workdir>/journal`."""
 
-    def __init__(self, directory: str | os.PathLike, header: Mapping[str, str], *, segment_s: float = 5.0):
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        header: Mapping[str, str],
+        *,
+        segment_s: float = 5.0,
+        also: Sequence[pathlib.Path] = (),
+        retired: Sequence[pathlib.Path] = (),
+    ):
+        """`also`: directories of other processes, whose journals are read; `retired`: those of them that no process of
+        this job has and this one clears up after."""
         self.directory = pathlib.Path(directory)
         self._header, self._segment_s = dict(header), segment_s
+        self._also, self._retired = tuple(also), tuple(retired)
 
     def identify(self, **fingerprints: str) -> None:
         """Adds to what every journal opened from now on depends on."""
@@ -246,15 +273,18 @@ class Journals:
 
     def open(self, scope: str) -> Journal:
         """The journal of that scope, begun or continued."""
-        return Journal(self.directory / scope, {**self._header, "scope": scope}, segment_s=self._segment_s)
+        header, also = {**self._header, "scope": scope}, [folder / scope for folder in self._also]
+        return Journal(self.directory / scope, header, segment_s=self._segment_s, also=also)
 
     def discard(self, scope: str) -> None:
         """Removes a scope whose results are kept elsewhere; one that is not there is ignored."""
-        shutil.rmtree(self.directory / scope, ignore_errors=True)
+        for folder in (self.directory, *self._retired):
+            shutil.rmtree(folder / scope, ignore_errors=True)
 
     def scopes(self) -> list[str]:
         """Names of the scopes that are there."""
-        return sorted(path.name for path in self.directory.glob("*") if path.is_dir())
+        folders = (self.directory, *self._retired)
+        return sorted({path.name for folder in folders for path in folder.glob("*") if path.is_dir()})
 
 
 def _sync_and_close(file: int) -> None:

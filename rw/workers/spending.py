@@ -48,6 +48,19 @@ class Spent:
             if phase(record) == "training":
                 self.by_step_usd[step] = self.by_step_usd.get(step, 0.0) + usd
 
+    @classmethod
+    def sum(cls, parts: Iterable[Spent]) -> Spent:
+        """What several ledgers hold together."""
+        total = cls()
+        for part in parts:
+            for name in ("total_usd", "unknown_usd", "replayed_usd"):
+                setattr(total, name, getattr(total, name) + getattr(part, name))
+            for name in ("by_worker_usd", "by_step_usd"):
+                sums = getattr(total, name)
+                for key, usd in getattr(part, name).items():
+                    sums[key] = sums.get(key, 0.0) + usd
+        return total
+
     def metrics(self) -> dict[str, float]:
         """`cost/spent_usd` since the run first began, `cost/unknown_usd` of it, and `cost/replayed_usd` besides."""
         return {

@@ -11,7 +11,7 @@ import pytest
 from rw.errors import CheckpointError
 from rw.evaluate import Validation, trained_router
 from rw.evaluation.outcomes import Outcome
-from rw.interrupts import Interrupts
+from rw.processes import Processes
 from rw.run_config import EvaluationConfig
 from rw.types import PublishedWeights
 from rw.workdir import Workdir
@@ -39,7 +39,13 @@ def opened(workdir, router, resume):
     codec = types.SimpleNamespace(fingerprint="abc")
     journals = Journals(workdir.file("journal"), {})
     parts = types.SimpleNamespace(
-        config=config, workdir=workdir, codec=codec, device=Device(), validation=(), journals=journals
+        config=config,
+        workdir=workdir,
+        codec=codec,
+        device=Device(),
+        validation=(),
+        journals=journals,
+        processes=Processes(),
     )
     validation = Validation(parts, router)
     validation.resume(resume)
@@ -51,12 +57,11 @@ def validate(validation, router, step, right):
     weights = PublishedWeights(step, None)
     params = {"weight": jnp.full(2, step, jnp.float32)}
 
-    async def run():
-        interrupts = Interrupts()
-        interrupts.listen()
-        await validation.run(weights, params, interrupts)
+    asyncio.run(validation.run(weights, params))
 
-    asyncio.run(run())
+
+def trained(validation, last_step):
+    return asyncio.run(trained_router(validation, None, last_step))
 
 
 def test_a_run_that_goes_back_behind_its_best_router_keeps_the_best_of_what_follows(tmp_path):
@@ -65,12 +70,12 @@ def test_a_run_that_goes_back_behind_its_best_router_keeps_the_best_of_what_foll
         validation = opened(workdir, router, 0)
         for step, right in enumerate((2, 5, 6)):
             validate(validation, router, step, right)
-        assert trained_router(validation, None, 2)[1] == 2
+        assert trained(validation, 2)[1] == 2
         validation.close()
         validation = opened(workdir, router, 1)  # the checkpoint of step 2 could not be read
         validate(validation, router, 2, 4)  # Workers are not the same every time
         validate(validation, router, 3, 3)
-        assert trained_router(validation, None, 3) == (tmp_path / "best" / "step_000002", 2)
+        assert trained(validation, 3) == (tmp_path / "best" / "step_000002", 2)
         assert [row["eval/best_step"] for row in validation.rows.rows()] == [0, 1, 2, 2]
         validation.close()
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["step_000002"]
@@ -84,7 +89,7 @@ def test_accuracies_on_different_numbers_of_questions_are_not_compared(tmp_path)
         router.questions = 40
         for step, right in ((1, 20), (2, 24), (3, 22)):
             validate(validation, router, step, right)
-        assert trained_router(validation, None, 3) == (tmp_path / "best" / "step_000002", 2)
+        assert trained(validation, 3) == (tmp_path / "best" / "step_000002", 2)
         validation.close()
 
 
@@ -95,5 +100,5 @@ def test_a_best_router_that_was_removed_is_missed_in_words(tmp_path):
         validate(validation, router, 0, 5)
         shutil.rmtree(tmp_path / "best")
         with pytest.raises(CheckpointError, match="restore it, or set evaluation.every=0 to take the last one"):
-            trained_router(validation, None, 0)
+            trained(validation, 0)
         validation.close()

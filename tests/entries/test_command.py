@@ -11,6 +11,7 @@ from rw import cli
 from rw.config import load_config
 from rw.errors import ConfigError, DataError, WorkdirError
 from rw.parts import load_codec, open_mesh
+from rw.processes import Processes
 from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
 from rw.questions import check_prompts
@@ -22,10 +23,11 @@ QUICKSTART = pathlib.Path(__file__).parent.parent.parent / "configs" / "quicksta
 
 
 def test_arguments_and_default_workdir():
-    config, overrides, workdir = cli.parse_arguments(
+    config, overrides, workdir, flags = cli.parse_arguments(
         "train", ["--config", "configs/a.py", "--config.b.c=1=2", "--config.d", "x"]
     )
     assert (config, overrides, workdir) == ("configs/a.py", [("b.c", "1=2"), ("d", "x")], "runs/a")
+    assert (flags.processes, flags.process, flags.coordinator) == (None, None, None)
 
 
 def test_unknown_arguments_are_refused():
@@ -37,7 +39,7 @@ def test_unknown_arguments_are_refused():
 
 def test_a_full_disk_is_one_line_and_other_errors_of_the_system_are_not_hidden(capsys):
     def ends_with(number):
-        def body(path, overrides, workdir):
+        def body(given):
             raise OSError(number, os.strerror(number), "runs/a/metrics.jsonl")
 
         return cli.run_entry("train", ["--config", TINY], body)
@@ -125,7 +127,7 @@ def test_prompts_of_later_batches_are_checked_too():
 def test_a_mesh_that_cannot_be_is_refused(mesh, says):
     config = load_config(TINY, [(f"mesh.{axis}", str(size)) for axis, size in mesh.items()])
     with pytest.raises(ConfigError, match=says):
-        open_mesh(config)
+        open_mesh(config, Processes())
 
 
 def test_a_run_without_a_warm_start_of_its_own_makes_none(tmp_path, capsys):

@@ -19,7 +19,6 @@ from rw.aside import written_aside
 from rw.config import as_dict, load_config
 from rw.errors import CheckpointError, ConfigError
 from rw.initial import initial_router
-from rw.interrupts import Interrupts
 from rw.learner.checkpoint import Checkpoints, RunIdentity, load_params, save_params
 from rw.learner.optimizer import Optimizer
 from rw.learner.state import fingerprint, init_state
@@ -298,7 +297,7 @@ async def begin(config, path):
     """The initial router of a run, as `rw train` makes or finds it."""
     with Workdir(path) as workdir:
         async with open_parts(config, workdir) as parts:
-            return await initial_router(parts, Interrupts())
+            return await initial_router(parts)
 
 
 def beginning_from(path, **model):

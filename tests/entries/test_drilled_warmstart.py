@@ -10,7 +10,6 @@ import pytest
 from rw.config import load_config
 from rw.errors import CheckpointError, ConfigError
 from rw.evaluate import GreedyRouter
-from rw.interrupts import Interrupts
 from rw.learner.checkpoint import save_params
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.publish import publish
@@ -63,7 +62,7 @@ async def test_a_warm_start_of_another_config_is_refused_with_each_difference(tm
             made_with["warmstart"]["steps"] += 7
             save_params(kept, init_params(jax.random.key(0), config.model), made_with)
             with pytest.raises(CheckpointError) as error:
-                await warm_start(parts, Interrupts())
+                await warm_start(parts)
     steps = config.warmstart.steps
     assert f"made with another config: warmstart.steps: {steps + 7} → {steps}; take back the change" in str(error.value)
 
@@ -92,7 +91,7 @@ async def test_forty_steps_of_drills_teach_copying_recorded_answers(tmp_path):
     config = load_config(str(REPLAY), overrides)
     with Workdir(tmp_path / "run") as workdir:
         async with open_parts(config, workdir) as parts:
-            params = await make_warm_start(parts, Interrupts())
+            params = await make_warm_start(parts)
             router = GreedyRouter(parts)
             try:
                 await router.engine.publish(await parts.device.run(publish, params, config.model, 0))

@@ -9,6 +9,7 @@ from rw.config import load_config
 from rw.errors import JournalError
 from rw.journals import discard_steps, open_journals, step_scope
 from rw.parts import load_codec
+from rw.processes import Processes
 from rw.protocol.prompts import Prompts
 from rw.workdir import Workdir
 from rw.workers.config import WorkerEndpoint
@@ -25,7 +26,7 @@ def opened(tmp_path):
     def make(overrides=(), worker=WORKER, templates="short", tokenizer="quickstart"):
         config = load_config(TINY, overrides)
         with Workdir(tmp_path / "run") as workdir:
-            return open_journals(config, workdir, load_codec(tokenizer), Prompts.load(templates), [worker])
+            return open_journals(config, workdir, load_codec(tokenizer), Prompts.load(templates), [worker], Processes())
 
     journals = make()
     journal = journals.open(step_scope(3))

@@ -20,6 +20,7 @@ from rw.memory import GIB, Limit, cache_token_bytes, check_memory, device_memory
 from rw.model.cache import init_cache
 from rw.model.qwen3 import init_params
 from rw.parts import open_mesh
+from rw.processes import Processes
 from rw.run_config import QWEN3_4B, MeshConfig
 from rw.sharding import param_shardings
 
@@ -58,7 +59,7 @@ def without_vectors(config, factor):
 @pytest.mark.parametrize("mesh", [(1, 8, 1), (2, 2, 2)])
 def test_what_is_held_lies_on_each_device_as_estimated(mesh):
     config = tiny(mesh)
-    devices = open_mesh(config)
+    devices = open_mesh(config, Processes())
     params = init_params(
         jax.random.key(0), config.model, param_shardings(devices, memory.parameter_shapes(config.model))
     )
@@ -147,6 +148,22 @@ def test_a_model_that_no_device_here_can_hold_is_refused_with_the_figures_and_a_
         check_memory(config, Limit(GIB, "on a device"))
     check_memory(config, Limit(90 * GIB, "on a device"))
     check_memory(dataclasses.replace(config, mesh=MeshConfig(1, 16, 1)), Limit(22 * GIB, "on a device"))
+
+
+def test_what_may_not_be_enough_at_its_largest_is_told_with_the_keys_that_help(caplog):
+    config = freeze(default_config().to_dict())  # a pool of 64 slots in float32
+    with caplog.at_level("WARNING"):
+        check_memory(config, Limit(1000 * GIB, "on a card here"))
+        assert not caplog.messages
+        check_memory(config, Limit(95 * GIB, "on a card here"))
+    (message,) = caplog.messages
+    assert message.startswith("rollouts may take up to ") and "there are 95.00 GiB on a card here" in message
+    assert "lower engine.slots" in message
+    caplog.clear()
+    narrow = dataclasses.replace(config, engine=dataclasses.replace(config.engine, slots=1, decode_widths=(1,)))
+    with caplog.at_level("WARNING"):
+        check_memory(narrow, Limit(95 * GIB, "on a card here"))
+    assert "lower batch.micro_batch" in caplog.text
 
 
 def test_limits_come_from_the_devices_or_from_what_is_free(monkeypatch, tmp_path):

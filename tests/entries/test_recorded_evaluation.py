@@ -6,7 +6,6 @@ from rw.config import load_config
 from rw.data.replay import load_nq6, split
 from rw.evaluate import FinalEvaluation
 from rw.evaluation.outcomes import read_arms
-from rw.interrupts import Interrupts
 from rw.parts import open_parts
 from rw.workdir import Workdir
 
@@ -27,7 +26,7 @@ RECORDED = [
 async def evaluated(tmp_path, *overrides):
     with Workdir(tmp_path / "run") as workdir:
         async with open_parts(load_config(TINY, [*RECORDED, *overrides]), workdir) as parts:
-            await FinalEvaluation(parts, None, Interrupts()).run(None, 0)
+            await FinalEvaluation(parts, None).run(None, 0)
     return read_arms(tmp_path / "run")
 
 

@@ -200,10 +200,10 @@ def test_params_round_trip_in_one_file(tmp_path):
     loaded, metadata = load_params(path)
     assert_bitwise_equal(loaded, params)
     assert metadata == {"tokenizer_fingerprint": "abc", "nested": {"steps": [1, 2]}, "format_version": 1}
-    onto, _ = load_params(path, params)
+    onto, _ = load_params(path, {name: x.sharding for name, x in params.items()})
     assert onto["b.weight"].sharding == params["b.weight"].sharding
-    with pytest.raises(CheckpointError, match="other names, shapes or dtypes"):
-        load_params(path, {**params, "c.weight": jnp.zeros(1)})
+    with pytest.raises(CheckpointError, match="other names: b.weight"):
+        load_params(path, {"a.weight": params["a.weight"].sharding})
     with pytest.raises(CheckpointError, match="exists; remove it"):
         save_params(path, params, {})
     path.write_bytes(path.read_bytes()[:-3])
@@ -228,7 +228,7 @@ def test_params_saved_on_a_mesh_load_on_one_device(tmp_path):
     loaded, _ = load_params(tmp_path / "warm")
     assert len(loaded["w"].sharding.device_set) == 1
     assert_bitwise_equal(loaded, params)
-    onto_mesh, _ = load_params(tmp_path / "warm", params)
+    onto_mesh, _ = load_params(tmp_path / "warm", {"w": sharding})
     assert onto_mesh["w"].sharding == sharding
 
 
