@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from jax.sharding import AbstractMesh, AxisType
 
 from rw.errors import ConfigError
@@ -26,6 +27,10 @@ from rw.sharding import MESH_AXES, param_shardings, sampler_shardings
 GIB = 2**30
 _WIDE = 4  # bytes of the float32 in which sums and gradients are taken
 _MEMINFO = pathlib.Path("/proc/meminfo")
+SMALLER = {
+    "rollouts": "engine.slots, engine.lengths or engine.decode_widths, or raise mesh.tensor,",
+    "learning": "batch.micro_batch, or raise mesh.fsdp or mesh.tensor,",
+}
 _LARGEST_MESH = 4096  # devices tried for one that fits
 
 
@@ -121,9 +126,8 @@ def _rollout_parts(config: RunConfig) -> tuple[Part, ...]:
     smaller = [slots * length * token for length in engine.lengths[-2:-1]]
     if smaller and smaller[0] > beside.size:
         beside = Part("smaller pool", smaller[0], f"{engine.lengths[-2]} tokens a slot, until copied")
-    return Part(
-        "key/value pool", slots * longest * token, f"{slots} × {longest} tokens × {token / 2**10:g} KiB"
-    ), beside
+    said = f"{slots} × {longest} tokens × {token / 2**10:g} KiB"
+    return Part("key/value pool", slots * longest * token, said), beside
 
 
 def _activation_parts(config: RunConfig, mesh: AbstractMesh, shapes) -> tuple[Part, ...]:
@@ -171,7 +175,8 @@ def free_memory() -> float:
 
 
 def check_memory(config: RunConfig, limit: Limit | None = None) -> None:
-    """Raises ConfigError, with the figures and what to change, where a device cannot even hold what a run always holds.
+    """Raises ConfigError, with the figures and a remedy, where a device cannot even hold what a step always takes, and
+    warns where it may not hold the most that a step can come to.
 
     Args:
         limit: of a device; None asks the devices here, which starts them.
@@ -179,11 +184,21 @@ def check_memory(config: RunConfig, limit: Limit | None = None) -> None:
     limit = limit or device_limit()
     found = device_memory(config)
     if found.least_bytes <= limit.size:
+        if found.peak_bytes > limit.size:
+            _warn(found, limit)
         return
     parts = ", ".join(f"{part.name} {_gib(part.size)}" for part in (*found.held, found.phases["learning"][0]))
     raise ConfigError(
         f"each device would have to hold {_gib(found.least_bytes)} GiB ({parts}) under {_mesh_words(config.mesh)}, but "
         f"there are {_gib(limit.size)} GiB {limit.where}: {_remedy(config, limit)}"
+    )
+
+
+def _warn(found: DeviceMemory, limit: Limit) -> None:
+    phase = max(found.phases, key=lambda name: sum(part.size for part in found.phases[name]))
+    logging.warning(
+        "%s may take up to %s GiB on each device, and there are %s GiB %s: lower %s if memory runs out",
+        *(phase, _gib(found.peak_bytes), _gib(limit.size), limit.where, SMALLER.get(phase, "the model")),
     )
 
 
