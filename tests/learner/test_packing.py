@@ -1,6 +1,7 @@
 """Packed rows are the rows one by one: same losses, gradients and log-probs, and nothing seen of a neighbour."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import numpy as np
@@ -25,6 +26,7 @@ from rw.learner.programs import policy_logprobs
 from rw.learner.state import init_state
 from rw.learner.step import TERMS, Learner, LearnerConfig
 from rw.learner.supervised import SupervisedConfig, SupervisedLearner
+from rw.model import attention, attention_kernels
 from rw.model.qwen3 import init_params
 from rw.sharding import make_mesh
 from rw.types import Segment
@@ -182,6 +184,22 @@ def test_a_changed_sequence_changes_no_bit_of_its_neighbours(params, groups):
         assert any(before[key] != after[key] for key in before if key[0] == victim)
 
 
+@pytest.mark.parametrize("config", [PLAIN, PACKED], ids=["alone", "packed"])
+def test_padding_is_known_by_its_place_and_never_by_its_id(params, groups, config):
+    # Each ends with the id that padding has.
+    rows = [row._replace(tokens=np.append(row.tokens[:-1], np.int32(0))) for row in rows_of(groups)]
+    (*_, micro) = micro_batches(rows, config, by_length=False)
+    run = jax.jit(lambda micro: policy_logprobs(params, MODEL, micro, 0.8, config.logprob_chunk)[0])
+    is_padding = micro.positions == PADDING_POSITION
+    ids = np.arange(is_padding.size, dtype=np.int32).reshape(is_padding.shape) % MODEL.vocab_size
+    other = micro._replace(tokens=np.where(is_padding, ids, micro.tokens))
+    real = micro.policy.segments != Segment.PAD
+    assert is_padding.any() and np.array_equal(np.asarray(run(micro))[real], np.asarray(run(other))[real])
+    micros = micro_batches(rows, config, by_length=False)
+    found = np.concatenate([micro.policy.tokens[micro.policy.segments != Segment.PAD] for micro in micros])
+    assert np.count_nonzero(found == 0) >= len(rows) and len(found) == token_counts(rows).kl
+
+
 def check_same_gradients(learners, params, groups, terms):
     expected, found = (
         learner.gradients(params, groups, terms, mode_candidates=mode_candidates) for learner in learners
@@ -273,6 +291,26 @@ def test_supervised_steps_too(params, groups):
     for name in ("loss/total", "loss/mode", "loss/inner", "grad_norm"):
         assert metrics[0][name] == pytest.approx(metrics[1][name], rel=1e-5)
     assert metrics[1]["data/padding_share"] < metrics[0]["data/padding_share"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("packing", ["none", "packed"])
+@pytest.mark.parametrize("backend", ["splash", "pallas_gpu"])
+@pytest.mark.parametrize("shape", [None, (2, 2, 2)], ids=["one_device", "mesh"])
+def test_a_learner_with_an_interpreted_kernel(backend, packing, shape, params, groups, monkeypatch):
+    """Kernels within scanned, rematerialised layers, and each device's own part of a mesh."""
+    model = dataclasses.replace(MODEL, head_dim=16, remat="nothing_saveable")
+    params, other = (init_params(jax.random.key(seed), model) for seed in (0, 1))
+    plain = learner_of(PLAIN, other, model=model).gradients(params, groups, TERMS[:3])
+    kernel = partial(getattr(attention_kernels, backend), interpret=True)
+    monkeypatch.setitem(attention.KERNELS, backend, kernel)
+    monkeypatch.setitem(attention_kernels.PLATFORMS, backend, ("cpu",))
+    batch = BatchConfig(4, packing, (256,), (192,), logprob_chunk=16)
+    mesh = None if shape is None else make_mesh(shape)
+    learner = learner_of(batch, other, mesh, model=dataclasses.replace(model, attention=backend))
+    found = learner.gradients(learner.placement.params(params), groups, TERMS[:3])
+    for term in TERMS[:3]:
+        assert relative_difference(plain[term], found[term]) < 1e-5, term
 
 
 def test_learners_are_refused_where_their_attention_cannot_run(params, reference_params):

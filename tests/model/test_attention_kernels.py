@@ -249,11 +249,11 @@ def test_inputs_are_refused_where_no_config_was_checked(monkeypatch):
 # As far as this machine can compile
 
 
-def lowered(kernel, platform, length=18432, heads=32, kv_heads=8, head_dim=128, dtype=jnp.bfloat16):
+def lowered(kernel, platform, rows=1, length=18432, heads=32, kv_heads=8, head_dim=128, dtype=jnp.bfloat16):
     """The program of a gradient at Qwen3-4B's shape, as the platform's own compiler receives it."""
-    query = jax.ShapeDtypeStruct((1, length, heads, head_dim), dtype)
-    key = jax.ShapeDtypeStruct((1, length, kv_heads, head_dim), dtype)
-    segments = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    query = jax.ShapeDtypeStruct((rows, length, heads, head_dim), dtype)
+    key = jax.ShapeDtypeStruct((rows, length, kv_heads, head_dim), dtype)
+    segments = jax.ShapeDtypeStruct((rows, length), jnp.int32)
 
     def loss(query, key, value, segments):
         return kernel(query, key, value, segments).astype(jnp.float32).sum()
@@ -286,3 +286,14 @@ def test_cudnn_lowers_to_its_forward_and_backward_calls(monkeypatch):
     text = lowered(attention_kernels.cudnn, "cuda")
     assert text.count("__cudnn$fmhaSoftmax") == text.count("@__cudnn$fmhaSoftmaxBackward") * 2 == 2
     assert_no_array_of_pairs(text)
+
+
+@pytest.mark.parametrize(
+    "backend, platform, calls", [("splash", "tpu", "@tpu_custom_call"), ("pallas_gpu", "cuda", "xla.gpu.triton")]
+)
+def test_the_same_programs_are_within_each_devices_part_of_a_mesh(backend, platform, calls):
+    kernel = partial(attention_kernels.on_mesh, getattr(attention_kernels, backend))
+    with jax.set_mesh(make_mesh((2, 2, 2))):
+        text = lowered(kernel, platform, rows=8)
+    assert text.count(calls) == 3
+    assert "tensor<2x16x18432x128xbf16>" in text or "tensor<2x18432x16x128xbf16>" in text  # 2 of 8 rows, 16 of 32 heads
