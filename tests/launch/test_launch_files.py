@@ -10,6 +10,8 @@ import sys
 import pytest
 import yaml
 
+from rw.config import load_config
+
 LAUNCH = pathlib.Path(__file__).parent.parent.parent / "launch"
 SHELL = ("tpu_pod.sh", "slurm.sbatch")
 RESTARTS = [8, 143]
@@ -62,7 +64,19 @@ def test_the_jobset_is_one_indexed_job_behind_a_headless_service():
     claimed = {volume["name"] for volume in pod["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == claimed
     assert container["command"][:2] == ["rw", "train"] and not {"sh", "bash"} & set(container["command"])
-    workdir = container["command"][container["command"].index("--workdir") + 1]
+    flags = dict(zip(container["command"][2::2], container["command"][3::2], strict=True))
+    assert flags["--processes"] == str(job["completions"])
+    host, _, port = flags["--coordinator"].partition(":")
+    (replicated,), network = document["spec"]["replicatedJobs"], document["spec"]["network"]
+    assert host == f"{document['metadata']['name']}-{replicated['name']}-0-0.{network['subdomain']}"
+    assert int(port) in [exposed["containerPort"] for exposed in container["ports"]]
+    assert (container["args"][0], container["args"][2]) == ("--config", "--workdir")
+    config = load_config(str(LAUNCH.parent / container["args"][1]), [("workers.kind", "replay"), ("workers.file", "")])
+    given = dict(argument.removeprefix("--config.").split("=") for argument in container["args"][4:])
+    assert int(given["mesh.data"]) * config.mesh.fsdp * config.mesh.tensor == int(flags["--processes"]) * int(
+        container["resources"]["limits"]["nvidia.com/gpu"]
+    )
+    workdir = container["args"][3]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     shared = next(volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume)
     assert workdir.startswith(mounts[shared] + "/")
