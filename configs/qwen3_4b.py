@@ -40,10 +40,12 @@ worst assume (rw/estimate.py); it takes what was measured once the run's ledger 
 longer answers: there, after the cold start, 95 % of the rollouts cost less than 0.0071 USD, 163 USD for all 23,040.
 
 Checked without the hardware: tests/benchmarks/memory_aot.py compiles the programs of a step for devices that are not
-here. Beside parameters and gradient sum, one micro-batch at 18,432 tokens takes on each of 8 A100 (with chunked_xla: no
-cuDNN without a card), meshes of (fsdp, tensor), in GiB, estimated and compiled: (1, 8) 11.96 and 11.08, (2, 4) 10.00
-and 9.52, (4, 2) 9.08 and 9.25, (8, 1) 8.84 and 8.27. The update adds 0.42; a dispatch of 64 rows holds 21.19 and adds
-0.05. No speed was measured on A100 or TPU, no hour and no USD of such a run.
+here. Beside parameters and gradient sum, one micro-batch at 18,432 tokens takes on each device, in GiB, estimated and
+compiled, over meshes of (fsdp, tensor): with 8 A100 (1, 8) 11.96 and 11.08, (2, 4) 10.00 and 9.52, (4, 2) 9.08 and
+9.25, (8, 1) 8.84 and 8.27, under chunked_xla, since there is no cuDNN without a card; with v5p-16 (2, 4) 10.00 and
+10.32 and with v5e-32 (8, 4) 2.61 and 2.87 at the peak, under splash (the compiler sets aside 15.89 and 5.32 there,
+which fits as well). The update adds 0.42 on an A100; there a dispatch of 64 rows holds 21.19 and adds 0.05. No speed
+was measured on A100 or TPU, no hour and no USD of such a run.
 """
 
 from rw.config import default_config

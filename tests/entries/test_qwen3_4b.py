@@ -66,16 +66,14 @@ def test_the_table_of_memory_is_what_is_computed_and_fits():
     assert f"{cache_token_bytes(load_config(PATH).model) / 2**10:g} KiB" in WORDS
 
 
-def test_what_one_micro_batch_takes_is_what_is_computed():
-    said = {
-        (int(fsdp), int(tensor)): float(size)
-        for fsdp, tensor, size in re.findall(r"\((\d), (\d)\) ([\d.]+) and", WORDS.partition("tokens and")[0])
-    }
-    assert set(said) == {(1, 8), (2, 4), (4, 2), (8, 1)}
-    for (fsdp, tensor), size in said.items():
-        config = load_config(PATH, [("mesh.fsdp", str(fsdp)), ("mesh.tensor", str(tensor))])
+def test_what_one_micro_batch_takes_is_what_is_computed_and_near_what_was_compiled():
+    said = re.findall(r"\((\d), (\d)\) ([\d.]+) and ([\d.]+\d)", WORDS)
+    assert [(fsdp, tensor) for fsdp, tensor, _, _ in said] == [*zip("124828", "842144", strict=True)]
+    for fsdp, tensor, estimated, compiled in said:
+        config = load_config(PATH, [("mesh.fsdp", fsdp), ("mesh.tensor", tensor)])
         sum_, *parts = device_memory(config).phases["learning"]
-        assert sum_.name == "gradient sum" and round(sum(part.size for part in parts) / GIB, 2) == size
+        assert sum_.name == "gradient sum" and round(sum(part.size for part in parts) / GIB, 2) == float(estimated)
+        assert float(estimated) == pytest.approx(float(compiled), rel=0.1)
 
 
 def test_worker_spend_is_what_is_computed():
