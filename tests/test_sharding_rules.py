@@ -1,5 +1,7 @@
 """Meshes, the sharding table, and the promise that a sharded step computes what an unsharded one does."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,10 +10,12 @@ from jax.sharding import AxisType, PartitionSpec
 
 from rw import sharding
 from rw.errors import ConfigError
+from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.model import cache as kv
 from rw.model import qwen3
 from rw.model.config import ModelConfig
 from rw.model.logprobs import logits, token_logprobs
+from rw.run_config import QWEN3_4B
 
 CONFIG = ModelConfig(
     vocab_size=48, d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=8, d_ff=32, rope_theta=1e6
@@ -119,9 +123,10 @@ def rows():
 
 @pytest.mark.parametrize(
     "shape, attention, tied",
-    [((2, 2, 2), "xla", True), pytest.param((1, 4, 2), "chunked_xla", False, marks=pytest.mark.full)],
+    [((2, 2, 2), "xla", True), ((1, 4, 2), "chunked_xla", False)],
     ids=["data_fsdp_tensor", "fsdp_tensor_chunked"],
 )
+@pytest.mark.full
 def test_sharded_forward_loss_and_gradients_equal_unsharded(shape, attention, tied):
     config = ModelConfig(**(vars(CONFIG) | {"attention": attention, "attention_chunk": 4, "tied": tied}))
     params, batch = qwen3.init_params(jax.random.key(0), config), rows()
@@ -182,3 +187,65 @@ def test_random_parameters_are_made_where_they_will_lie_and_are_the_same():
     for name, leaf in made.items():
         assert leaf.sharding == shardings[name]
         np.testing.assert_allclose(leaf, plain[name], rtol=1e-6, atol=1e-7)
+
+
+def whole_and_shards(sharded, shapes):
+    """(name, bytes of the whole, bytes on each device) of every leaf."""
+    leaves = jax.tree_util.tree_leaves_with_path(shapes)
+    for (path, leaf), placed in zip(leaves, jax.tree.leaves(sharded), strict=True):
+        on_each = math.prod(placed.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        yield jax.tree_util.keystr(path), math.prod(leaf.shape) * leaf.dtype.itemsize, on_each
+
+
+FOUR_B = jax.eval_shape(lambda: qwen3.init_params(jax.random.key(0), QWEN3_4B))
+FOUR_B_STATE = jax.eval_shape(Optimizer(OptimizerConfig()).init, FOUR_B)
+MEBIBYTE = 2**20
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 1), (2, 2, 2), (1, 4, 2), (4, 2, 1)], ids=str)
+def test_of_the_4b_nothing_over_a_mebibyte_is_whole_on_a_device(shape):
+    """Parameters, which a gradient and the reference lie like, moments, and the stacked and unstacked layouts."""
+    mesh, (_, fsdp, tensor) = sharding.make_mesh(shape, devices=jax.devices(), n_kv_heads=8), shape
+    unstacked = jax.eval_shape(lambda params: qwen3.unstack(params, QWEN3_4B), FOUR_B)
+    for tree in (FOUR_B, FOUR_B_STATE, unstacked):
+        for name, whole, on_each in whole_and_shards(sharding.param_shardings(mesh, tree), tree):
+            is_norm_or_count = "norm" in name or "count" in name
+            assert on_each == (whole if is_norm_or_count else whole // (fsdp * tensor)), name
+            assert not is_norm_or_count or whole < MEBIBYTE, name
+    state = whole_and_shards(sharding.param_shardings(mesh, (FOUR_B, FOUR_B_STATE)), (FOUR_B, FOUR_B_STATE))
+    assert sum(on_each for *_, on_each in state) < 1.001 * 12 * 4_022_468_096 / (fsdp * tensor)
+
+
+def test_what_is_whole_by_design():
+    """Under data parallelism alone every device holds all; a sampler's copy is split over `tensor` only."""
+    mesh = sharding.make_mesh((8, 1, 1))
+    for _, whole, on_each in whole_and_shards(sharding.param_shardings(mesh, FOUR_B), FOUR_B):
+        assert on_each == whole
+    mesh = sharding.make_mesh((2, 2, 2))
+    for name, whole, on_each in whole_and_shards(sharding.sampler_shardings(mesh, FOUR_B), FOUR_B):
+        assert on_each == (whole if "norm" in name else whole // 2)
+
+
+def test_axes_in_one_table():
+    """Every rule speaks of axes in the table, and no array has one mesh axis twice."""
+    for name, logical in sharding.PARAMETER_AXES.items():
+        used = [axis for each in logical for axis in sharding.LOGICAL_AXES[each]]
+        assert len(used) == len(set(used)) and set(used) <= set(sharding.MESH_AXES), name
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"d_model": 12}, r"axis embed of 12 does not divide over mesh.fsdp=8, .* one of \[1, 2, 3, 4, 6\]"),
+        ({"d_ff": 30}, r"axis mlp of 30 does not divide over mesh.tensor=4, .* \[1, 2, 3, 5, 6\]"),
+        (
+            {"vocab_size": 50},
+            r"axis vocab of 50 does not divide over mesh.tensor=4, .* \[1, 2, 5\]",
+        ),
+    ],
+)
+def test_models_that_do_not_divide_are_refused_with_the_legal_sizes(change, message):
+    mesh = sharding.make_mesh((1, 8, 1) if "d_model" in change else (1, 2, 4))
+    config = ModelConfig(**(vars(CONFIG) | {"n_kv_heads": 4} | change))
+    with pytest.raises(ConfigError, match=message):
+        sharding.param_shardings(mesh, jax.eval_shape(lambda: qwen3.init_params(jax.random.key(0), config)))
