@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from rw.errors import ConfigError
 from rw.model import attention_kernels
-from rw.model.attention_kernels import PADDING_SEGMENT, PLATFORMS, Kernel, mesh_ways
+from rw.model.attention_kernels import GPU, PADDING_SEGMENT, PLATFORMS, Kernel, mesh_ways
 from rw.model.config import ModelConfig, wide
 
 BUILT_IN = ("xla", "chunked_xla")
@@ -20,17 +20,21 @@ KERNELS: dict[str, Kernel] = {
     "pallas_gpu": attention_kernels.pallas_gpu,
     "cudnn": attention_kernels.cudnn,
 }
+OLDEST_GPU = 8.0  # compute capability; older ones lack bfloat16 and what both GPU kernels are built from
 _LARGEST_SCORES = 16 * 2**30  # bytes; a backward pass holds several arrays of this size
 _MASKED = -1e30  # finite: the difference of two masked scores must not be NaN
 
 
 def check_backend(backend: str, platform: str | None = None) -> None:
     """Raises ConfigError where a backend does not run on `platform`, by default the one that programs run on here."""
-    platform = platform or _platform()
-    if backend in BUILT_IN or platform in PLATFORMS.get(backend, ()):
+    if backend in BUILT_IN:
         return
-    here = [name for name, platforms in PLATFORMS.items() if platform in platforms] + list(BUILT_IN)
-    raise ConfigError(f"model.attention={backend!r}: not available on {platform}; choose one of {', '.join(here)}")
+    found = platform or _platform()
+    if found not in PLATFORMS.get(backend, ()):
+        here = [name for name, platforms in PLATFORMS.items() if found in platforms] + list(BUILT_IN)
+        raise ConfigError(f"model.attention={backend!r}: not available on {found}; choose one of {', '.join(here)}")
+    if platform is None and found in GPU:
+        _check_gpu(backend)
 
 
 def check_config(config: ModelConfig, packed: bool) -> None:
@@ -90,6 +94,18 @@ def _platform() -> str:
     """Of the mesh that is set, which may be compiled for from elsewhere; otherwise of this process."""
     device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
     return device.platform if device is not None and device.platform else jax.default_backend()
+
+
+def _check_gpu(backend: str) -> None:
+    """Raises ConfigError where this process's first GPU is too old, or another maker's."""
+    # A device that is only compiled for says nothing of itself here.
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", OLDEST_GPU))
+    is_number = capability.replace(".", "", 1).isdigit()
+    if not is_number or float(capability) < OLDEST_GPU:
+        raise ConfigError(
+            f"model.attention={backend!r}: needs a GPU of compute capability {OLDEST_GPU} (A100) or later, this one "
+            f"has {capability}; choose one of {', '.join(BUILT_IN)}"
+        )
 
 
 def _by_kernel(query, key, value, index, segments, backend: str):

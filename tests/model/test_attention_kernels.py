@@ -200,6 +200,25 @@ def test_a_kernel_is_refused_on_another_platform(backend):
         check_backend(built_in, "tpu")
 
 
+@pytest.mark.parametrize("backend", ["pallas_gpu", "cudnn"])
+def test_gpus_that_are_too_old_are_refused(backend, monkeypatch):
+    class Device:
+        compute_capability = "gfx90a"
+
+    monkeypatch.setattr(attention, "_platform", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
+    for capability in ("7.0", "gfx90a"):
+        Device.compute_capability = capability
+        with pytest.raises(
+            ConfigError, match=f"'{backend}': needs a GPU .* 8.0 .* has {capability}; choose one of xla"
+        ):
+            check_backend(backend)
+    check_backend("chunked_xla")
+    for capability in ("8.0", "12.0"):
+        Device.compute_capability = capability
+        check_backend(backend)
+
+
 def config_of(**fields):
     shape = {"vocab_size": 8, "d_model": 8, "n_layers": 1, "n_heads": 4, "n_kv_heads": 2, "d_ff": 8, "rope_theta": 1e4}
     return ModelConfig(**{**shape, "head_dim": 128, "compute_dtype": "bfloat16", **fields})
