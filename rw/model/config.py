@@ -39,7 +39,7 @@ class ModelConfig:
     qk_norm: bool = True
     param_dtype: str = "float32"
     compute_dtype: str = "float32"
-    attention: str = "xla"
+    attention: str = "xla"  # under a kernel's name (splash, pallas_gpu, cudnn) a cache is read by chunked_xla
     attention_chunk: int = 128  # queries and keys a step of chunked_xla: best on CPU, raise it on accelerators
     remat: str = "nothing_saveable"  # policy of each layer in the scanned forward
 
