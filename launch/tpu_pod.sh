@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains on a Cloud TPU pod, one process a host. From your machine, in a checkout whose last commit shall run:
-#   TPU=my-pod ZONE=us-central2-b BUCKET=my-bucket KEYS=keys.env \
-#     bash launch/tpu_pod.sh --config configs/qwen3_4b.py --config.mesh.fsdp=2 --config.mesh.tensor=4
+#   TPU=my-pod ZONE=us-east5-a BUCKET=my-bucket KEYS=keys.env bash launch/tpu_pod.sh --config configs/qwen3_4b.py \
+#     --config.model.attention=splash --config.mesh.fsdp=2 --config.mesh.tensor=4 ... # as the config says for the pod
 # It copies the commit to every host, installs it there (Ubuntu 22.04 has Python 3.11), mounts the bucket as the hosts'
 # runs/, starts `rw train` with the arguments on all of them and shows the log of the first. Ctrl-C ends the watching,
 # not the run. The same command watches again; after the pod was lost and made anew, it goes on with the run.
@@ -43,6 +43,7 @@ fi
 command -v python3.11 >/dev/null || sudo apt-get install -y python3.11-venv
 [ -x .rw/bin/python ] || python3.11 -m venv .rw
 .rw/bin/python -m pip install --quiet --disable-pip-version-check -e 'rw[tpu]'
+export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$HOME/compiled}
 cd rw
 mkdir -p runs
 # What one host writes another must see at once: nothing is answered from a cache.

@@ -1,8 +1,8 @@
 """The estimate of rw/memory.py beside the compiler: the programs of a run, compiled for devices that are not here.
 
-    python tests/benchmarks/memory_aot.py --target a100 --mesh 1,1,8
-    python tests/benchmarks/memory_aot.py --target v5p:2x2x2 --mesh 1,2,4
-    python tests/benchmarks/memory_aot.py --target v5e:4x8 --mesh 1,8,4 --length 4096
+    python tests/benchmarks/memory_aot.py --target a100 --mesh 1,1,8 model.attention=chunked_xla
+    python tests/benchmarks/memory_aot.py --target v5p:2x2x2 --mesh 1,2,4 model.attention=splash engine.slots=64
+    python tests/benchmarks/memory_aot.py --target v5e:4x8 --mesh 1,8,4 model.attention=splash engine.slots=8
 
 Compiles the real programs of a step (gradient sum, update, reference log-probs, publishing, a decode dispatch) from
 shapes alone and prints the bytes that each needs on every device: `held` are its arguments, `temporaries` what it adds.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 import pathlib
 import resource
@@ -26,7 +27,7 @@ def parse(argv=None) -> argparse.Namespace:
     """What to compile for what."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="configs/qwen3_4b.py")
-    parser.add_argument("--target", default="a100", help="a100, or a TPU topology such as v5p:2x2x2")
+    parser.add_argument("--target", default="a100", help="a100, a TPU topology such as v5p:2x2x2, or cpu")
     parser.add_argument("--mesh", default="", help="data,fsdp,tensor; default: the config's")
     parser.add_argument("--length", type=int, default=0, help="tokens of a row; default: the config's longest")
     parser.add_argument("--policy", type=int, default=2048, help="policy tokens of a row")
@@ -40,6 +41,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
 os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5p-16")
+if ARGUMENTS.target == "cpu":
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={math.prod(map(int, ARGUMENTS.mesh.split(',')))}"
 if ARGUMENTS.target == "a100":
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_autotune_level=0"
 
@@ -82,6 +85,8 @@ device_description_str: "NVIDIA A100-SXM4-80GB"
 
 def devices_of(target: str, count: int):
     """`count` devices of a topology; none of them need be here."""
+    if target == "cpu":
+        return jax.devices()
     if target == "a100":
         shape = {"target_config": A100, "topology": f"1x1x{count}"}
         return topologies.get_topology_desc(platform="cuda", topology_name="a100", **shape).devices

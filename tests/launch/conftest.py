@@ -46,7 +46,8 @@ RW = f"""#!{sys.executable}
 import json, os, pathlib, signal, sys, time
 
 record, rank = pathlib.Path(os.environ["STUB_RECORD"]), os.environ.get("SLURM_PROCID", "0")
-names = ("SLURM_NTASKS", "SLURM_PROCID", "JAX_LOCAL_DEVICE_IDS", "XLA_PYTHON_CLIENT_MEM_FRACTION", "SOME_KEY")
+names = ("SLURM_NTASKS", "SLURM_PROCID", "JAX_LOCAL_DEVICE_IDS", "JAX_COMPILATION_CACHE_DIR")
+names += ("XLA_PYTHON_CLIENT_MEM_FRACTION", "SOME_KEY")
 with open(record / f"rw_{{rank}}", "a") as file:
     file.write(json.dumps([sys.argv[1:], os.getcwd(), {{name: os.environ.get(name) for name in names}}]) + "\\n")
 calls = len((record / f"rw_{{rank}}").read_text().splitlines())
@@ -83,7 +84,7 @@ class Slurm:
         self.spooled = directory / "slurm_script"
         self.spooled.write_text((ROOT / "launch" / "slurm.sbatch").read_text())
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "JAX_LOCAL"))},
+            **{name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "JAX_", "XLA_"))},
             "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
             "SLURM_JOB_ID": "4711",
             "SLURM_SUBMIT_DIR": str(self.directory),

@@ -41,6 +41,7 @@ def test_every_task_gets_the_arguments_and_all_gpus_of_its_node(slurm):
             "SLURM_NTASKS": "2",
             "SLURM_PROCID": rank,
             "JAX_LOCAL_DEVICE_IDS": "0,1,2,3,4,5,6,7",
+            "JAX_COMPILATION_CACHE_DIR": f"{slurm.directory}/runs/compiled",
             "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",
             "SOME_KEY": "sk-1 2",
         }
