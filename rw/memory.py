@@ -48,7 +48,7 @@ class DeviceMemory:
     """Bytes of each device: what it holds from the first step to the last, and what each phase of a step adds."""
 
     held: Sequence[Part]
-    phases: Mapping[str, Sequence[Part]]  # of rollouts, learning, publishing: one at a time
+    phases: Mapping[str, Sequence[Part]]  # of rollouts, learning, publishing, resuming: one at a time
 
     @property
     def held_bytes(self) -> float:
@@ -96,6 +96,7 @@ def device_memory(config: RunConfig) -> DeviceMemory:
             *_activation_parts(config, mesh, shapes),
         ),
         "publishing": (Part("next weights", published, "before the old ones go"),),
+        "resuming": (Part("restored state", 3 * own, "before the fresh one goes"),),
     }
     return DeviceMemory(held, phases)
 

@@ -20,4 +20,4 @@ def test_every_program_of_a_step_is_compiled_and_measured():
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.findall(r"^compiler (\w+)", done.stdout, re.M) == ["gradient", "update", "reference", "publish", "decode"]
-    assert len(re.findall(r"^estimate (\w+)", done.stdout, re.M)) == 4
+    assert len(re.findall(r"^estimate (\w+)", done.stdout, re.M)) == 5
