@@ -12,7 +12,7 @@ ATTENTION_BACKENDS = ("xla", "chunked_xla", "splash", "pallas_gpu", "cudnn")
 REMAT_POLICIES = (
     "none",
     "nothing_saveable",
-    "attention_saveable",  # what heads read, before it is projected
+    "attention_saveable",  # what heads read: spares backends that recompute their weights themselves a third pass
     "dots_saveable",
     "dots_with_no_batch_dims_saveable",
     "everything_saveable",

@@ -10,7 +10,7 @@ import pytest
 
 from rw.errors import ConfigError
 from rw.model import qwen3
-from rw.model.config import ModelConfig
+from rw.model.config import REMAT_POLICIES, ModelConfig
 from rw.model.logprobs import token_logprobs
 
 CONFIG = ModelConfig(
@@ -150,12 +150,23 @@ def temporaries(program):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("remat", ["dots_saveable", "dots_with_no_batch_dims_saveable", "everything_saveable"])
+@pytest.mark.parametrize("remat", [name for name in REMAT_POLICIES if name not in ("none", "nothing_saveable")])
 def test_every_policy_gives_the_same_gradient(remat):
     batch = rows(SEQUENCES, 12, (0, 0, 0))
     kept, again = gradient_program("none")(PARAMS, *batch), gradient_program(remat)(PARAMS, *batch)
     for name, x in kept.items():
         np.testing.assert_allclose(again[name], x, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.full
+def test_kept_attention_is_not_computed_a_third_time():
+    def exponentials(remat):
+        config = dataclasses.replace(CONFIG, remat=remat, attention="chunked_xla", attention_chunk=4)
+        gradient = jax.grad(lambda params, *batch: qwen3.hidden_states(params, config, *batch)[0].sum())
+        program = jax.jit(gradient).lower(PARAMS, *rows(SEQUENCES, 12, (0, 0, 0))).compile()
+        return program.as_text().count(" exponential(")
+
+    assert exponentials("attention_saveable") < exponentials("nothing_saveable")
 
 
 def test_bfloat16_compute_of_published_weights_matches_the_learner():
