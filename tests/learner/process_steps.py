@@ -1,16 +1,17 @@
 """Three recorded steps by one of several processes: what tests/learner/test_processes.py starts.
 
-    python process_steps.py INDEX COUNT PORT DEVICES DATA,FSDP,TENSOR FILE
+    python process_steps.py INDEX COUNT PORT DEVICES DATA,FSDP,TENSOR PACKING FILE
 
 Each process writes its metrics, and the first gradient by term, the moments and updates of all steps, to FILE.INDEX.
 COUNT 0 is one process without a mesh.
 """
 
+import dataclasses
 import json
 import os
 import sys
 
-index, count, port, devices, shape, path = sys.argv[1:]
+index, count, port, devices, shape, packing, path = sys.argv[1:]
 index, count = int(index), int(count)
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
 
@@ -55,7 +56,8 @@ def main():
     )
     params, reference = (init_params(jax.random.key(seed), MODEL, shardings) for seed in (0, 1))
     optimizer = Optimizer(OptimizerConfig(learning_rate=1e-3))
-    learner = Learner(MODEL, optimizer, reference, LEARNER, mesh)
+    config = dataclasses.replace(LEARNER, batch=dataclasses.replace(LEARNER.batch, packing=packing))
+    learner = Learner(MODEL, optimizer, reference, config, mesh)
     state, rows, arrays = init_state(params, optimizer, seed=0), [], {}
     before = whole(mesh, state.params)
     for step in range(STEPS):

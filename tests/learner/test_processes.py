@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = pathlib.Path(__file__).with_name("process_steps.py")
 
 
-def run_steps(folder, count, devices, shape):
+def run_steps(folder, count, devices, shape, packing="none"):
     """Starts the processes, waits for all, and reads what each wrote: [(arrays, metrics of each step, fingerprint)]."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -26,7 +26,7 @@ def run_steps(folder, count, devices, shape):
     path = folder / f"of_{count}.safetensors"
     started = [
         subprocess.Popen(
-            [sys.executable, SCRIPT, str(index), str(count), str(port), str(devices), shape, path],
+            [sys.executable, SCRIPT, str(index), str(count), str(port), str(devices), shape, packing, path],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -65,16 +65,17 @@ def difference(found, expected, prefix):
 
 
 @pytest.mark.parametrize(
-    "count, devices, shape",
+    "count, devices, shape, packing",
     [
-        (2, 1, "1,2,1"),
-        pytest.param(2, 4, "2,2,2", marks=pytest.mark.full),
-        pytest.param(4, 2, "1,4,2", marks=pytest.mark.full),
+        (2, 1, "1,2,1", "none"),
+        pytest.param(2, 4, "2,2,2", "none", marks=pytest.mark.full),
+        pytest.param(4, 2, "1,4,2", "none", marks=pytest.mark.full),
+        pytest.param(2, 4, "2,2,2", "packed", marks=pytest.mark.full),
     ],
 )
-def test_steps_by_several_processes_are_those_of_one(alone, tmp_path, count, devices, shape):
+def test_steps_by_several_processes_are_those_of_one(alone, tmp_path, count, devices, shape, packing):
     arrays, rows, _ = alone
-    results = run_steps(tmp_path, count, devices, shape)
+    results = run_steps(tmp_path, count, devices, shape, packing)
     found, found_rows, _ = results[0]
     for step in range(STEPS):
         for name in ("loss/total", "grad_norm", "policy/kl_max", "policy/entropy/inner", "N_inner", "loss/support"):
