@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-Row = tuple[int, ...]  # indices of the sequences that a row holds, in order
+RowOf = tuple[int, ...]  # indices of the sequences that a row holds, in order
 
 # Longer rows leave less padding, but attention compares all pairs of a row's blocks: padding may be this much above the
 # least that any row length gives.
@@ -18,7 +18,7 @@ PADDING_SLACK = 1.05
 
 def arrange(
     lengths: Sequence[int], buckets: Sequence[int], micro_batch: int, *, packed: bool, by_length: bool
-) -> list[list[Row]]:
+) -> list[list[RowOf]]:
     """Micro-batches of rows of sequences; every sequence lies in one of them.
 
     Args:
@@ -41,7 +41,7 @@ def bucket_of(length: int, buckets: Sequence[int]) -> int | None:
     return next((bucket for bucket in buckets if bucket >= length), None)
 
 
-def _packed(lengths, buckets, target: int, micro_batch: int, by_length: bool) -> list[list[Row]]:
+def _packed(lengths, buckets, target: int, micro_batch: int, by_length: bool) -> list[list[RowOf]]:
     """Rows of `target` tokens or, where the sequence that opens one is longer, of the bucket that holds it.
 
     Sorted, each sequence goes to the first row with room, the longest first; otherwise to the last row or a new one.
@@ -66,17 +66,17 @@ def _packed(lengths, buckets, target: int, micro_batch: int, by_length: bool) ->
     return _split(made, micro_batch, by_length)
 
 
-def _split(rows: list[Row], micro_batch: int, short_first: bool) -> list[list[Row]]:
+def _split(rows: list[RowOf], micro_batch: int, short_first: bool) -> list[list[RowOf]]:
     """Rows in parts of `micro_batch`; what is left over is the first part or the last."""
     start = len(rows) % micro_batch if short_first else 0
     head = [rows[:start]] if start else []
     return head + [rows[at : at + micro_batch] for at in range(start, len(rows), micro_batch)]
 
 
-def _used(row: Row, lengths: Sequence[int]) -> int:
+def _used(row: RowOf, lengths: Sequence[int]) -> int:
     return sum(lengths[index] for index in row)
 
 
-def _slots(layout: list[list[Row]], lengths, buckets, micro_batch: int) -> int:
+def _slots(layout: list[list[RowOf]], lengths, buckets, micro_batch: int) -> int:
     longest = (max(_used(row, lengths) for row in part) for part in layout)
     return sum(micro_batch * bucket_of(length, buckets) for length in longest)
