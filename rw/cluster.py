@@ -79,7 +79,9 @@ def placed(flags: argparse.Namespace) -> Membership:
 
 
 def _detected(environ: Mapping[str, str]) -> Membership | None:
-    if all(name in environ for name in _SLURM) and _number(environ, "SLURM_NTASKS") > 1:
+    if all(name in environ for name in _SLURM):
+        if _number(environ, "SLURM_NTASKS") == 1:
+            return ALONE
         host = first_host(environ["SLURM_STEP_NODELIST"])
         port = 20_000 + _number(environ, "SLURM_JOB_ID") % 40_000  # jobs that share a host must not meet
         return Membership(f"{host}:{port}", _number(environ, "SLURM_NTASKS"), _number(environ, "SLURM_PROCID"))

@@ -10,6 +10,7 @@ import contextlib
 import os
 import pathlib
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PREEMPTED = 128 + signal.SIGTERM  # the exit code after which a scheduler starts a run again
 STOP_FILE = "STOP"  # in a run's workdir
 _POLL_S = 1.0
 
@@ -40,10 +42,13 @@ class StopFileFound(StopRequested):
 class Interrupts:
     """Turns what asks for the end into StopRequested at the next `check` or during `guard`; a second signal kills.
 
-    `run_in_loop` makes it and sends it the signals.
+    `run_in_loop` makes it and sends it the signals. `grace_s`: who sends SIGTERM waits so long before it kills, and a
+    step on a large model takes longer; a process that is not through by then ends as it stands. None: no such limit.
     """
 
     def __init__(self):
+        self.grace_s: float | None = None
+        self._last_call: threading.Timer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # from `listen` on
         self._asked = asyncio.Event()
         self._stop: StopRequested | None = None
@@ -61,9 +66,18 @@ class Interrupts:
     def ask_with(self, stop: StopRequested) -> None:
         """Asks for the end, for which `stop` gives the reason; from any thread."""
         self._stop = stop
+        if self.grace_s is not None and self._last_call is None and stop.exit_code == PREEMPTED:
+            self._last_call = threading.Timer(self.grace_s, _end_as_it_stands, (stop, self.grace_s))
+            self._last_call.daemon = True
+            self._last_call.start()
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._asked.set)
+
+    def close(self) -> None:
+        """The process is through, or ends otherwise."""
+        if self._last_call is not None:
+            self._last_call.cancel()
 
     def check(self) -> None:
         """Raises StopRequested if someone asked for the end."""
@@ -103,13 +117,22 @@ def run_in_loop(body: Callable[[Interrupts], Awaitable[T]]) -> T:
         interrupts.listen()
         return await body(interrupts)
 
-    with _signals_sent_to(interrupts):
+    with _signals_sent_to(interrupts), contextlib.closing(interrupts):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(listening())
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="rw-run") as thread:
             return thread.submit(asyncio.run, listening()).result()
+
+
+def _end_as_it_stands(stop: StopRequested, grace_s: float) -> None:
+    sys.stderr.write(
+        f"rw: {stop}, and still busy {grace_s:.0f} s later: this process ends as it stands; the same command goes on "
+        "from the last checkpoint and the journal, and nothing is sampled or paid for twice\n"
+    )
+    sys.stderr.flush()
+    os._exit(stop.exit_code)
 
 
 @contextlib.contextmanager

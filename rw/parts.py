@@ -59,6 +59,7 @@ TOKENIZERS = {
     "quickstart": "quickstart_tokenizer.json",
 }
 
+GRACE_S = 15.0  # from SIGTERM to the end at the latest: most schedulers kill after 30 s
 PARAMS = {"quickstart": "quickstart_warmstart.safetensors"}  # saved parameters that come with rw
 PACKAGED = replay.NQ6_PATH.parent
 
@@ -304,11 +305,14 @@ def run_interruptible(
     """Runs `body` with the parts of a run in a working directory of its own; returns the exit code.
 
     SIGTERM, SIGINT and a file STOP in the directory end it in order, with a line that says `after_stop` and an exit
-    code: what shells give a signal, or 7. It can be called in a notebook too, whose stop button is a SIGINT.
+    code: what shells give a signal, or 7. Where it is not through GRACE_S after a SIGTERM it ends all the same. It can
+    be called in a notebook too, whose stop button is a SIGINT.
     """
 
     async def run(workdir: Workdir, interrupts: Interrupts) -> int:
         processes.watch(interrupts.ask_with)
+        # The first process keeps what the others learn of one another: it goes last.
+        interrupts.grace_s = GRACE_S if processes.is_alone or not processes.is_first else GRACE_S + 3
         try:
             await check_same_config(config, processes)
             async with open_parts(config, workdir, processes, interrupts) as parts:
@@ -319,8 +323,10 @@ def run_interruptible(
                     watching.cancel()
         except StopRequested as stop:
             progress.say(f"{stop}; {after_stop}")
-            return stop.exit_code
-        return 0
+            processes.exit_code = stop.exit_code
+        else:
+            processes.exit_code = 0
+        return processes.exit_code
 
     if not processes.is_first:
         progress.be_quiet()

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import io
 import json
 import os
 import pickle
+import signal
+import socket
 import sys
 import threading
 import time
@@ -107,6 +110,7 @@ class Processes:
         self._board, self._lost_after_s = board, lost_after_s
         self._round = 0
         self._agreed: BaseException | None = None
+        self.exit_code = LOST_EXIT_CODE  # with which this process ends should the coordinator go from under it
         self._closed = threading.Event()
         self._watch: threading.Thread | None = None
 
@@ -178,6 +182,7 @@ class Processes:
 
     def tell(self, text: str, exit_code: int) -> None:
         """Tells the others that all have to stop, and why."""
+        self.exit_code = exit_code
         self._board.put("rw/word/stop", json.dumps([text, exit_code]).encode())
 
     def is_agreed(self, error: BaseException | None) -> bool:
@@ -191,6 +196,8 @@ class Processes:
         and what it has sampled and paid for is in its journal.
         """
         if not self.is_alone:
+            if not self.is_first:
+                _catch_abort(self._end_without_coordinator)
             self._watch = threading.Thread(target=self._watching, args=(on_stop,), name="processes", daemon=True)
             self._watch.start()
 
@@ -204,20 +211,33 @@ class Processes:
                 signs = {key.rpartition("/")[2]: sign for key, sign in self._board.look("rw/alive/").items()}
                 words = {key.rpartition("/")[2]: word for key, word in self._board.look("rw/word/").items()}
             except jax.errors.JaxRuntimeError as error:
-                _end("the coordinator, process 0, cannot be reached: " + " ".join(str(error).split())[:120])
+                _end(
+                    "the coordinator, process 0, cannot be reached: " + " ".join(str(error).split())[:120],
+                    self.exit_code,
+                )
             now = time.monotonic()
             if "gone" in words:
                 text, exit_code = json.loads(words["gone"])
                 _end(f"{text}", exit_code)
             if "stop" in words and not told:
                 told = True
-                on_stop(StoppedElsewhere(*json.loads(words["stop"])))
+                stop = StoppedElsewhere(*json.loads(words["stop"]))
+                self.exit_code = stop.exit_code
+                on_stop(stop)
             for index in map(str, range(self.count)):
                 sign = signs.get(index)
                 if index not in seen or seen[index][0] != sign:
                     seen[index] = (sign, now)
                 elif sign != b"left" and now - seen[index][1] > self._lost_after_s:
                     self._end_all(index, now - max(seen[index][1], began))
+
+    def _end_without_coordinator(self) -> None:
+        """Where XLA aborts this process because process 0 has gone: says so, and ends as one that lost another."""
+        host, _, port = distributed.global_state.coordinator_address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+        except OSError:
+            _end("the coordinator, process 0, was lost", self.exit_code)
 
     def _end_all(self, lost: str, silent_s: float) -> None:
         text = f"process {lost} of {self.count} was lost: no sign of life for {silent_s:.0f} s"
@@ -257,6 +277,7 @@ def joined(place: Membership) -> Iterator[Processes]:
         processes.close(error)
         if not processes.is_agreed(error):  # the others do not wait for this one, and it need not for them
             _end_with(error)
+        leave()
         raise
     processes.close()
     leave()
@@ -272,6 +293,23 @@ def _end_with(error: BaseException) -> None:
         code = 1
     sys.stderr.flush()
     os._exit(code)
+
+
+def _catch_abort(function: Callable[[], None]) -> None:
+    """Calls the function, in whatever thread it is, when this process aborts, which it does if the function returns.
+
+    Python's own handlers run in the main thread and some time later; there is none after an abort.
+    """
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)
+    def handler(_number: int) -> None:
+        function()
+
+    _HANDLERS.append(handler)  # it must outlive this call
+    ctypes.CDLL(None).signal(signal.SIGABRT, handler)
+
+
+_HANDLERS: list[Any] = []
 
 
 def _end(text: str, exit_code: int = LOST_EXIT_CODE) -> None:

@@ -59,7 +59,5 @@ def _tokens_of(record: TokenRecord) -> dict[str, np.ndarray]:
 
 @partial(jax.jit, static_argnames="config")
 def _policy_metrics(row: dict[str, Any], config: LossConfig) -> dict[str, jax.Array]:
-    batch = TokenBatch(
-        tokens=None, positions=None, retained=np.ones(1, bool), **{name: row[name] for name in _FIELDS}
-    )
+    batch = TokenBatch(tokens=None, positions=None, retained=np.ones(1, bool), **{name: row[name] for name in _FIELDS})
     return policy_metrics(row["logprobs"], batch, config, row["entropy"], row["sampled"])
