@@ -35,8 +35,6 @@ class Membership:
     index: int | None = None
 
     def __post_init__(self):
-        if self.count is not None and self.count < 1:
-            raise ConfigError(f"--processes={self.count} must be at least 1, or auto")
         if self.index is not None and not 0 <= self.index < (self.count or self.index + 1):
             raise ConfigError(f"--process={self.index} must lie from 0 to {self.count - 1}: there are {self.count}")
         if self.coordinator is not None and not re.fullmatch(r".+:\d+", self.coordinator):
@@ -61,6 +59,8 @@ def membership(known: argparse.Namespace, environ: Mapping[str, str]) -> Members
     if not known.processes.isdecimal():
         raise ConfigError(f"--processes={known.processes!r} must be a number, or auto")
     count = int(known.processes)
+    if count < 1:
+        raise ConfigError(f"--processes={count} must be at least 1, or auto")
     index = known.process
     if index is None and "JOB_COMPLETION_INDEX" in environ:  # what Kubernetes calls it
         index = _number(environ, "JOB_COMPLETION_INDEX")
