@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import jax
 import numpy as np
@@ -190,3 +191,30 @@ def constrain(x, *logical: str):
         fits = size % math.prod(mesh.shape[axis] for axis in names) == 0
         axes.append(names if names and fits else None)
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*axes))
+
+
+def whole_weight(weight, owner: str):
+    """A weight, without a layer axis, as its layer uses it: whole over fsdp, its gradient split again by the table.
+
+    Left alone the compiler may gather activations instead, or add up whole gradients on every device.
+
+    Args:
+        weight: [in, out] in the compute dtype, which is what is gathered. owner: a name in PARAMETER_AXES.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return weight
+    return _whole_weight(weight, PARAMETER_AXES[owner])
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _whole_weight(weight, logical: tuple[str, ...]):
+    # Split first: the gather belongs here, after slice and cast; further up it would want all layers in its own layout.
+    return constrain(constrain(weight, *logical), *("width" if axis == "embed" else axis for axis in logical))
+
+
+def _split_gradient(logical: tuple[str, ...], _, gradient):
+    return (constrain(gradient, *logical),)
+
+
+_whole_weight.defvjp(lambda weight, logical: (_whole_weight(weight, logical), None), _split_gradient)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rw.model.config import ModelConfig, wide
 from rw.model.qwen3 import EMBEDDING, HEAD, UnstackedParams
-from rw.sharding import constrain
+from rw.sharding import constrain, whole_weight
 
 CHUNK = 128  # tokens of every row whose logits exist at a time
 
@@ -69,5 +69,6 @@ def _chunk_logprobs(params, config, hidden, targets, temperature, with_entropy):
 def _head(params, config: ModelConfig):
     """[D, V] in the compute dtype; a tied head is the embedding itself, never a copy that could go stale."""
     top = params.top if isinstance(params, UnstackedParams) else params
-    head = top[EMBEDDING].T if config.tied else top[HEAD]
-    return head.astype(config.compute_dtype)
+    if config.tied:
+        return whole_weight(top[EMBEDDING].astype(config.compute_dtype), "embed_tokens").T
+    return whole_weight(top[HEAD].astype(config.compute_dtype), "lm_head")

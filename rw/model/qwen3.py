@@ -22,7 +22,7 @@ from jax.ad_checkpoint import checkpoint_name
 from rw.model import cache as kv
 from rw.model.attention import attend
 from rw.model.config import SAVED_ATTENTION, ModelConfig, wide
-from rw.sharding import constrain
+from rw.sharding import constrain, whole_weight
 
 LAYER_PREFIX = "model.layers."
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -64,7 +64,7 @@ class Linear(nn.Module):
         shape = (x.shape[-1], self.features)
         weight = self.param("weight", nn.initializers.normal(std), shape, jnp.dtype(self.config.param_dtype))
         # As a matrix: with two axes to sum over, the weight's gradient took three times as long on CPU.
-        product = x.reshape(-1, x.shape[-1]) @ weight.astype(self.config.compute_dtype)
+        product = x.reshape(-1, x.shape[-1]) @ whole_weight(weight.astype(self.config.compute_dtype), self.name)
         return product.reshape(*x.shape[:-1], self.features)
 
 
@@ -106,7 +106,8 @@ class SelfAttention(nn.Module):
         options = {"backend": c.attention, "chunk": c.attention_chunk, "whole_rows": layer_cache is None}
         out = attend(query, keys, values, inputs.query_index, inputs.key_index, *segments, **options)
         residual_scale = 1 / math.sqrt(2 * c.n_layers)
-        out = checkpoint_name(out.reshape(*x.shape[:-1], c.n_heads * c.head_dim), SAVED_ATTENTION)
+        out = constrain(out.reshape(*x.shape[:-1], c.n_heads * c.head_dim), "batch", "length", "heads")
+        out = checkpoint_name(out, SAVED_ATTENTION)
         return Linear(c, c.d_model, residual_scale, name="o_proj")(out), layer_cache
 
 
@@ -119,6 +120,7 @@ class MLP(nn.Module):
     def __call__(self, x):
         c = self.config
         gate, up = Linear(c, c.d_ff, name="gate_proj")(x), Linear(c, c.d_ff, name="up_proj")(x)
+        gate, up = constrain(gate, "batch", "length", "mlp"), constrain(up, "batch", "length", "mlp")
         return Linear(c, c.d_model, 1 / math.sqrt(2 * c.n_layers), name="down_proj")(nn.silu(gate) * up)
 
 
