@@ -141,3 +141,19 @@ def test_embeddings_are_read_where_they_lie(shape):
     table, rows = 800 * 16 // (fsdp * tensor), 8 * LENGTH * 16 // (data * fsdp)
     assert table in sizes and rows in sizes
     assert max(sizes) <= max(table, rows) < 800 * 16 / tensor
+
+
+@pytest.mark.full
+def test_the_copy_of_weights_that_a_layer_uses_is_no_copy_of_all_layers():
+    """Gathered after the slice: the memory that layers add does not grow where fsdp splits their weights."""
+    config = dataclasses.replace(CONFIG, d_ff=64)
+    assert kept_bytes_a_layer(mesh_of(1, 4, 1), config) == pytest.approx(LENGTH * CONFIG.d_model * 4, rel=0.1)
+
+
+@pytest.mark.full
+def test_gradients_of_weights_are_split_as_soon_as_they_are_summed():
+    """Nothing of a feed-forward layer is made whole along `mlp`, in neither pass."""
+    config = dataclasses.replace(CONFIG, n_layers=3, d_ff=112, tied=False)
+    program = compiled(mesh_of(1, 2, 4), config).as_text()
+    sizes = [tuple(map(int, found.split(","))) for found in SIZE.findall(program)]
+    assert any(112 // 4 in shape for shape in sizes) and not any(112 in shape for shape in sizes)
