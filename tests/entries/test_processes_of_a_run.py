@@ -8,6 +8,9 @@ import time
 
 import pytest
 
+from rw.learner.batch import policy_positions
+from rw.rollout.record import read_groups
+
 OVERRIDES = (
     "--config.steps=2",
     "--config.evaluation.every=0",
@@ -79,12 +82,12 @@ def journaled(folder, kind="response"):
     return sum(path.read_text().replace(" ", "").count(f'"kind":"{kind}"') for path in paths)
 
 
-def assert_whole(workdir, counts, step=2):
-    """A finished run, of whatever processes: each rollout once in the last step, each answered call paid once."""
+def assert_whole(workdir, counts, steps=2):
+    """A finished run, by jobs of so many processes: each rollout once in the last step, and one sum of all books."""
     folders = [workdir, *(workdir / f"process_{index}" for index in range(1, max(counts)))]
-    assert [row["step"] for row in rows(workdir / "metrics.jsonl")] == [1, 2]
-    last = [f for f in folders[: counts[-1]]]
-    records = [record for folder in last for record in rows(folder / "trajectories" / f"step_{step:06d}.jsonl")]
+    assert [row["step"] for row in rows(workdir / "metrics.jsonl")] == list(range(1, steps + 1))
+    last = folders[: counts[-1]]
+    records = [record for folder in last for record in rows(folder / "trajectories" / f"step_{steps:06d}.jsonl")]
     assert len({(r["query_id"], r["rollout"]) for r in records}) == len(records) == 24
     ledger = [record for folder in folders for record in rows(folder / "ledger.jsonl")]
     spent = sum((r["cost_usd"] or 0) + r["unknown_usd"] for r in ledger if r["kind"] == "attempt")
@@ -93,20 +96,42 @@ def assert_whole(workdir, counts, step=2):
     return records, ledger
 
 
-def test_two_processes_train_as_one(job, run, warm, tmp_path):
-    results = job(tmp_path / "two", 2).wait()
+def test_two_processes_share_the_rollouts_and_learn_from_all(job, tmp_path):
+    workdir = tmp_path / "two"
+    results = job(workdir, 2, "--config.steps=1").wait()
     assert [code for code, _ in results] == [0, 0], results
-    assert "step 2/2" in results[0][1] and "step" not in results[1][1]  # one speaks for all
-    records, ledger = assert_whole(tmp_path / "two", [2])
-    run("train", tmp_path / "one", *OVERRIDES, f"--config.init.path={warm}")
-    alone, _ = assert_whole(tmp_path / "one", [1])
-    # The same queries and the same draw of modes, each process with half of them.
-    assert {(r["query_id"], r["forced"]) for r in records} == {(r["query_id"], r["forced"]) for r in alone}
-    for folder in ("two", "two/process_1"):
-        assert len(rows(tmp_path / folder / "trajectories" / "step_000002.jsonl")) == 12
-    assert {r["run"] for r in ledger} == {"two"}
-    first, second = (rows(tmp_path / name / "metrics.jsonl")[0] for name in ("two", "one"))
-    assert first["N_KL"] == pytest.approx(second["N_KL"], rel=0.2)  # of the whole batch, not of a half
+    assert "step 1/1" in results[0][1] and "step" not in results[1][1]  # one speaks for all
+    _, ledger = assert_whole(workdir, [2], steps=1)
+    halves = [read_groups(path / "trajectories" / "step_000001.jsonl") for path in (workdir, workdir / "process_1")]
+    assert [[group.query.id for group in half] for half in halves] == [
+        [f"sim-train-{index:06d}" for index in part] for part in (range(3), range(3, 6))
+    ]
+    rollouts = [rollout.trajectory for half in halves for group in half for rollout in group.rollouts]
+    sampled = sum(policy_positions(trajectory.segments).size for trajectory in rollouts)
+    assert rows(workdir / "metrics.jsonl")[0]["N_KL"] == sampled  # of both
+    assert {r["run"] for r in ledger} == {"two"} and not (workdir / "process_1" / "metrics.jsonl").exists()
+
+
+@pytest.mark.full
+def test_two_processes_train_and_test_as_one(job, run, warm, tmp_path):
+    """Every rollout, so also every figure, is that of a run in one process, up to rounding on another mesh."""
+    evaluated = ("--config.evaluation.every=1", "--config.evaluation.test_queries=10")
+    arms = ("--config.steps=3", "--config.evaluation.arms=('trained', 'warm_start', 'scripted')")
+    results = job(tmp_path / "two", 2, *evaluated, *arms).wait()
+    assert [code for code, _ in results] == [0, 0], results
+    run("train", tmp_path / "one", *OVERRIDES, f"--config.init.path={warm}", *evaluated, *arms)
+    for found, expected in zip(*(rows(tmp_path / name / "metrics.jsonl") for name in ("two", "one")), strict=True):
+        for name in ("loss/total", "grad_norm", "N_mode", "N_inner", "reward/task/mean", "cost/per_step", "rho_b"):
+            assert found.get(name) == pytest.approx(expected.get(name), rel=1e-3, abs=1e-6), name
+        assert found["cost/spent_usd"] == pytest.approx(expected["cost/spent_usd"])
+    names = ("validation.jsonl", "evaluation/trained.jsonl", "evaluation/scripted_multi.jsonl")
+    for name in names:
+        pairs = zip(*(rows(tmp_path / folder / name)[1:] for folder in ("two", "one")), strict=True)
+        assert all(without_time(found) == without_time(expected) for found, expected in pairs), name
+
+
+def without_time(row):
+    return {key: value for key, value in row.items() if key not in ("time_s", "latency_s")}
 
 
 @pytest.mark.full
