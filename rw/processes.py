@@ -203,7 +203,7 @@ class Processes:
 
     def _watching(self, on_stop: Callable[[StopRequested], None]) -> None:
         seen: dict[str, tuple[bytes, float]] = {}
-        began, count, told = time.monotonic(), 0, False
+        count, told = 0, False
         while not self._closed.wait(HEARTBEAT_S):
             count += 1
             try:
@@ -224,12 +224,11 @@ class Processes:
                 stop = StoppedElsewhere(*json.loads(words["stop"]))
                 self.exit_code = stop.exit_code
                 on_stop(stop)
-            for index in map(str, range(self.count)):
-                sign = signs.get(index)
+            for index, sign in signs.items():  # of one that has not begun yet jax itself takes care
                 if index not in seen or seen[index][0] != sign:
                     seen[index] = (sign, now)
                 elif sign != b"left" and now - seen[index][1] > self._lost_after_s:
-                    self._end_all(index, now - max(seen[index][1], began))
+                    self._end_all(index, now - seen[index][1])
 
     def _end_without_coordinator(self) -> None:
         """Where XLA aborts this process because process 0 has gone: says so, and ends as one that lost another."""
