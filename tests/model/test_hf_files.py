@@ -22,6 +22,8 @@ from rw.model.config import ModelConfig
 from rw.model.hf_config import model_config, written_config
 from rw.sharding import make_mesh, param_shardings
 
+from .hf_arrays import from_hf, to_hf
+
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "data" / "model"
 # Odd numbers of rows where a mesh allows them, so that pieces do not end where parts do.
@@ -42,7 +44,7 @@ def make_directory(directory, config, params, max_file_bytes=10**9):
     directory.mkdir()
     dtype = next(iter(params.values())).dtype.name
     (directory / "config.json").write_text(json.dumps(written_config(config, dtype, {})))
-    arrays = {name: jnp.array(x) for name, x in hf.to_hf(params).items()}
+    arrays = {name: jnp.array(x) for name, x in to_hf(params).items()}
     if max_file_bytes >= 10**9:
         save_file(arrays, directory / "model.safetensors", {"format": "pt"})
         return directory
@@ -67,7 +69,7 @@ def test_a_directory_that_transformers_wrote_holds_the_reference_model():
         weights = {n.removeprefix("weights/"): file.get_tensor(n) for n in file.keys() if n.startswith("weights/")}
     found = hf_files.read_hf(FOLDER / "hf_tied", config)
     assert qwen3.HEAD not in found  # a copy of the embedding would go stale
-    assert_same(found, hf.from_hf(weights, config))
+    assert_same(found, from_hf(weights, config))
 
 
 @pytest.mark.parametrize("max_file_bytes", [10**9, 6000], ids=["one file", "several"])
@@ -84,7 +86,7 @@ def test_import_export_import_is_bitwise_the_same(tmp_path, monkeypatch, shape, 
     files = sorted(tmp_path.glob("second/*.safetensors"))
     assert (len(files) == 1) == (max_file_bytes == 10**9)
     by_library = {name: array for file in files for name, array in load_file(file).items()}
-    assert_same(by_library, hf.to_hf(params))
+    assert_same(by_library, to_hf(params))
     assert_same(hf_files.read_hf(tmp_path / "second", config), params)
 
 
@@ -99,7 +101,7 @@ def test_a_mesh_is_read_into_and_written_from(tmp_path, monkeypatch, mesh, dtype
     assert_same(found, params)
     (tmp_path / "out").mkdir()
     hf_files.write_hf(tmp_path / "out", found, config, dtype, 10**9)
-    assert_same(load_file(tmp_path / "out" / "model.safetensors"), hf.to_hf(params))
+    assert_same(load_file(tmp_path / "out" / "model.safetensors"), to_hf(params))
 
 
 @pytest.mark.parametrize("stored, wanted", [("bfloat16", "float32"), ("float32", "bfloat16")])
@@ -115,7 +117,7 @@ def test_weights_take_the_dtype_of_the_config(tmp_path, stored, wanted):
 
 
 def second_copy(config, params, directory, change):
-    arrays = {name: jnp.array(x) for name, x in hf.to_hf(params).items()}
+    arrays = {name: jnp.array(x) for name, x in to_hf(params).items()}
     head = arrays[qwen3.EMBEDDING]
     arrays[qwen3.HEAD] = head.at[-1, 3].add(change)
     save_file(arrays, directory / "model.safetensors")
@@ -164,7 +166,7 @@ UP, NORM = "model.layers.1.mlp.up_proj.weight", "model.norm.weight"
 )
 def test_weights_that_do_not_fit_are_refused_by_name(tmp_path, spoil, message, max_file_bytes):
     config, params = random_params(UNTIED, "float32")
-    arrays = {name: jnp.array(x) for name, x in hf.to_hf(params).items()}
+    arrays = {name: jnp.array(x) for name, x in to_hf(params).items()}
     spoil(arrays)
     directory = make_directory(tmp_path / "hf", config, params)
     (directory / "model.safetensors").unlink()

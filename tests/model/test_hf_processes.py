@@ -15,6 +15,8 @@ from rw.model import hf
 from rw.model.config import ModelConfig
 from rw.model.hf_config import written_config
 
+from .hf_arrays import to_hf
+
 pytestmark = pytest.mark.full
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -53,7 +55,7 @@ print(json.dumps({"read": read[0], "held": sum(s.data.nbytes for x in params.val
 def test_each_process_reads_what_its_devices_hold(tmp_path):
     random = np.random.default_rng(0)
     params = {n: random.normal(size=s).astype(np.float32) for n, s in hf.expected_shapes(CONFIG).items()}
-    save_file({n: jnp.array(x) for n, x in hf.to_hf(params).items()}, tmp_path / "model.safetensors")
+    save_file({n: jnp.array(x) for n, x in to_hf(params).items()}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(written_config(CONFIG, "float32", {})))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

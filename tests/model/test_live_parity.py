@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from rw.model import cache as kv
-from rw.model import hf, qwen3
+from rw.model import qwen3
 from rw.model.config import ModelConfig
 from rw.model.logprobs import logits, token_logprobs
 
+from .hf_arrays import from_hf, to_hf
 from .test_reference import BREAKAGES, interleaved
 
 pytestmark = pytest.mark.full
@@ -104,7 +105,7 @@ forward_backward = jax.jit(jax.value_and_grad(objective, has_aux=True), static_a
 
 def ours(params, config, tokens, positions, real):
     (_, out), gradients = forward_backward(params, config, tokens, positions, token_weights(real))
-    return np.asarray(out), hf.to_hf(jax.device_get(gradients))
+    return np.asarray(out), to_hf(jax.device_get(gradients))
 
 
 def assert_same(found, expected, real, tolerance=1e-4):
@@ -126,7 +127,7 @@ def test_padded_rows_logits_and_gradients(script, name, side, attention):
     model = script.build(shape, seed=11)
     config = ModelConfig(**shape, attention=attention, attention_chunk=8)
     batch = rows(side)
-    assert_same(ours(hf.from_hf(weights_of(model), config), config, *batch), theirs(model, *batch), batch[2])
+    assert_same(ours(from_hf(weights_of(model), config), config, *batch), theirs(model, *batch), batch[2])
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -135,7 +136,7 @@ def test_positions_from_16384_on(script, name):
     shape = full_shape(name)
     model = script.build(shape, seed=12)
     config, batch = ModelConfig(**shape), rows("right", offset=FAR)
-    params, expected = hf.from_hf(weights_of(model), config), theirs(model, *batch)
+    params, expected = from_hf(weights_of(model), config), theirs(model, *batch)
     assert_same(ours(params, config, *batch), expected, batch[2], tolerance=3e-3)
 
 
@@ -146,7 +147,7 @@ def test_prefill_in_chunks_and_ragged_decoding(script, name):
     model, config = script.build(shape, seed=13), ModelConfig(**shape)
     batch = rows("right")
     expected, _ = theirs(model, *batch)
-    weights = qwen3.unstack(hf.from_hf(weights_of(model), config), config)
+    weights = qwen3.unstack(from_hf(weights_of(model), config), config)
     found = decode(weights, config, *batch)
     assert np.abs(found - expected)[batch[2]].max() <= 1e-4 * np.abs(expected).max()
 
@@ -182,7 +183,7 @@ def test_the_comparison_fails_on_a_broken_model(script, breakage, name):
     shape = full_shape(name)
     model, batch = script.build(shape, seed=11), rows("left")
     config = ModelConfig(**shape)
-    broken, params = breakage(config, hf.from_hf(weights_of(model), config))
+    broken, params = breakage(config, from_hf(weights_of(model), config))
     found, expected = ours(params, broken, *batch), theirs(model, *batch)
     with pytest.raises(AssertionError):
         assert_same((found[0], expected[1]), expected, batch[2])  # logits alone show it, without the gradients
@@ -192,7 +193,7 @@ def test_the_comparison_fails_on_the_other_rotary_layout(script, monkeypatch):
     shape = full_shape("4 heads a key, wide, tied, 5e6")
     model, batch, config = script.build(shape, seed=11), rows("left"), ModelConfig(**shape)
     monkeypatch.setattr(qwen3, "rotate", interleaved)
-    params, expected = hf.from_hf(weights_of(model), config), theirs(model, *batch)
+    params, expected = from_hf(weights_of(model), config), theirs(model, *batch)
     uncached = jax.jit(lambda *args: objective(*args)[1], static_argnums=1)
     found = uncached(params, config, *batch[:2], token_weights(batch[2]))
     with pytest.raises(AssertionError):
@@ -209,7 +210,7 @@ def test_bfloat16_is_no_further_from_float32_than_in_torch(script, name):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.bfloat16().float())
-    params = hf.from_hf(weights_of(model), config)
+    params = from_hf(weights_of(model), config)
     exact, exact_gradients = theirs(model, *batch)
     their_logits, their_gradients = theirs(model.to(torch.bfloat16), *batch)
     our_logits, our_gradients = ours(params, dataclasses.replace(config, compute_dtype="bfloat16"), *batch)
