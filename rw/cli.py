@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return importlib.import_module(f"rw.{command}").main(rest)  # each loads only what it needs
 
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class Arguments(NamedTuple):
@@ -70,7 +70,7 @@ def run_entry(name: str, argv: Sequence[str], body: Body, dry_run: Body | None =
         print(f"rw {name}: error: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in NO_ROOM:
             raise
         print(f"rw {name}: error: {error}; make room, and give the same command again", file=sys.stderr)
         return RwError.exit_code

@@ -79,6 +79,11 @@ class Interrupts:
         if self._last_call is not None:
             self._last_call.cancel()
 
+    @property
+    def asked(self) -> StopRequested | None:
+        """Why someone asked for the end; None where nobody has."""
+        return self._stop
+
     def check(self) -> None:
         """Raises StopRequested if someone asked for the end."""
         if self._asked.is_set():

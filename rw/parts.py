@@ -19,7 +19,7 @@ import jax
 from rw import progress
 from rw.config import as_dict
 from rw.data import replay
-from rw.errors import ConfigError, OutageError, RwError
+from rw.errors import ConfigError, OutageError, RwError, WorkdirError
 from rw.interrupts import STOP_FILE, Interrupts, StopRequested, run_in_loop
 from rw.journals import open_journals
 from rw.learner.checkpoint import config_changes, load_params
@@ -59,6 +59,7 @@ TOKENIZERS = {
     "quickstart": "quickstart_tokenizer.json",
 }
 
+SEEN_AFTER_S = 30  # network file systems show a new file late
 GRACE_S = 15.0  # from SIGTERM to the end at the latest: most schedulers kill after 30 s
 PARAMS = {"quickstart": "quickstart_warmstart.safetensors"}  # saved parameters that come with rw
 PACKAGED = replay.NQ6_PATH.parent
@@ -310,11 +311,12 @@ def run_interruptible(
     """
 
     async def run(workdir: Workdir, interrupts: Interrupts) -> int:
-        processes.watch(interrupts.ask_with)
+        processes.watch(interrupts.ask_with, lambda: interrupts.asked)
         # The first process keeps what the others learn of one another: it goes last.
         interrupts.grace_s = GRACE_S if processes.is_alone or not processes.is_first else GRACE_S + 3
         try:
             await check_same_config(config, processes)
+            await check_same_workdir(workdir, processes)
             async with open_parts(config, workdir, processes, interrupts) as parts:
                 watching = asyncio.create_task(interrupts.watch(workdir.file(STOP_FILE)))
                 try:
@@ -344,6 +346,20 @@ async def check_same_config(config: RunConfig, processes: Processes) -> None:
                 f"process {index} was started with another config than process 0: {'; '.join(changes)}; give all "
                 "processes of a job the same command"
             )
+
+
+async def check_same_workdir(workdir: Workdir, processes: Processes) -> None:
+    """Raises WorkdirError where a process has another directory than the first, for whose files it would wait."""
+    if not processes.is_alone:
+        mark, waited_s = await processes.of_first(workdir.mark), 0
+        while not workdir.is_marked(mark):
+            if waited_s == SEEN_AFTER_S:
+                raise WorkdirError(
+                    f"process {processes.index} does not see what process 0 writes to workdir "
+                    f"{str(workdir.path.absolute())!r}; give all one that all hosts share"
+                )
+            await asyncio.sleep(1)
+            waited_s += 1
 
 
 def load_codec(path: str) -> TokenCodec:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import io
 import json
 import os
@@ -26,6 +27,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 from jax._src import distributed  # whose key-value store has no public name
 
+from rw.cli import NO_ROOM
 from rw.cluster import Membership, join, leave
 from rw.errors import OutageError, RwError, TrainingDivergedError
 from rw.interrupts import StopRequested
@@ -189,24 +191,29 @@ class Processes:
         """Whether all processes end for this reason, so that they can still do something together."""
         return self.is_alone or error is None or error is self._agreed or isinstance(error, _RAISED_BY_ALL)
 
-    def watch(self, on_stop: Callable[[StopRequested], None]) -> None:
-        """From now on, shows that this process lives, looks whether the others do, and passes their stops on.
+    def watch(
+        self, on_stop: Callable[[StopRequested], None], asked: Callable[[], StopRequested | None] = lambda: None
+    ) -> None:
+        """From now on, shows that this process lives, looks whether the others do, and passes stops on: those of others
+        to `on_stop`, and to the others, within a second, what this process was `asked`.
 
         Where one is lost this process ends at once with LOST_EXIT_CODE: what it waits for on a device may never come,
         and what it has sampled and paid for is in its journal.
         """
         if not self.is_alone:
-            if not self.is_first:
-                _catch_abort(self._end_without_coordinator)
-            self._watch = threading.Thread(target=self._watching, args=(on_stop,), name="processes", daemon=True)
+            _catch_abort(self._end_by_abort)
+            self._watch = threading.Thread(target=self._watching, args=(on_stop, asked), name="processes", daemon=True)
             self._watch.start()
 
-    def _watching(self, on_stop: Callable[[StopRequested], None]) -> None:
+    def _watching(self, on_stop: Callable[[StopRequested], None], asked: Callable[[], StopRequested | None]) -> None:
         seen: dict[str, tuple[bytes, float]] = {}
         count, told = 0, False
         while not self._closed.wait(HEARTBEAT_S):
             count += 1
             try:
+                if not told and (own := asked()) is not None:  # what it does now may outlast its grace
+                    told = True
+                    self.tell(f"process {self.index}: {own}", own.exit_code)
                 self._board.put(f"rw/alive/{self.index}", str(count).encode())
                 signs = {key.rpartition("/")[2]: sign for key, sign in self._board.look("rw/alive/").items()}
                 words = {key.rpartition("/")[2]: word for key, word in self._board.look("rw/word/").items()}
@@ -230,13 +237,15 @@ class Processes:
                 elif sign != b"left" and now - seen[index][1] > self._lost_after_s:
                     self._end_all(index, now - seen[index][1])
 
-    def _end_without_coordinator(self) -> None:
-        """Where XLA aborts this process because process 0 has gone: says so, and ends as one that lost another."""
+    def _end_by_abort(self) -> None:
+        """Where XLA aborts this process, because process 0 has gone or another one was started again while its
+        predecessor was still a member: says so, and ends as one that lost another."""
         host, _, port = distributed.global_state.coordinator_address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
         except OSError:
             _end("the coordinator, process 0, was lost", self.exit_code)
+        _end("aborted, most likely since another process was lost, or started a second time", self.exit_code)
 
     def _end_all(self, lost: str, silent_s: float) -> None:
         text = f"process {lost} of {self.count} was lost: no sign of life for {silent_s:.0f} s"
@@ -245,15 +254,23 @@ class Processes:
             time.sleep(4 * HEARTBEAT_S)
         _end(text)
 
+    def wait_for_cause(self) -> None:
+        """After an error of a device program: where it broke off because another process has gone, this one ends too,
+        once that is certain. Returns where none has."""
+        if self._watch is not None:
+            if self.exit_code != LOST_EXIT_CODE:
+                _end("another process stopped before a program of all was through", self.exit_code)
+            self._watch.join(self._lost_after_s + 4 * HEARTBEAT_S)
+
     def close(self, error: BaseException | None = None) -> None:
         """Ends the watch. `error` is what ends this process: the others end too, unless they agreed on it."""
+        if not self.is_agreed(error):  # also before the watch began: the others wait for this one
+            text = f"process {self.index} failed: {type(error).__name__}: {error}"
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # where the board has gone, so have they
+                self._board.put("rw/word/gone", json.dumps([text, _line_and_code(error)[1]]).encode())
+                time.sleep(4 * HEARTBEAT_S if self.is_first else 0)
         if self._watch is None:
             return
-        if not self.is_agreed(error):
-            exit_code = error.exit_code if isinstance(error, RwError) else 1
-            text = f"process {self.index} failed: {type(error).__name__}: {error}"
-            self._board.put("rw/word/gone", json.dumps([text, exit_code]).encode())
-            time.sleep(4 * HEARTBEAT_S if self.is_first else 0)
         self._closed.set()
         self._watch.join()
         self._board.put(f"rw/alive/{self.index}", b"left")
@@ -266,13 +283,19 @@ def joined(place: Membership) -> Iterator[Processes]:
 
     Raises ConfigError where they do not find one another.
     """
-    if not join(place):
+    if place.count != 1:
+        _catch_abort(functools.partial(_end, f"the others did not come to {place}, or have gone"))
+    with _ended_by_ctrl_c():
+        is_joined = join(place)
+    if not is_joined:
         yield Processes()
         return
     processes = Processes(jax.process_index(), jax.process_count(), CoordinatorBoard(distributed.global_state.client))
     try:
         yield processes
     except BaseException as error:
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            processes.wait_for_cause()
         processes.close(error)
         if not processes.is_agreed(error):  # the others do not wait for this one, and it need not for them
             _end_with(error)
@@ -282,16 +305,37 @@ def joined(place: Membership) -> Iterator[Processes]:
     leave()
 
 
+@contextlib.contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Lets a SIGINT end this process at once, which Python would only hear of once jax has done waiting for others."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _end_with(error: BaseException) -> None:
     """Ends this process as `error` would: to part from the others in order would wait for those that have gone."""
-    if isinstance(error, RwError):
-        sys.stderr.write(f"rw: error: {error}\n")
-        code = error.exit_code
-    else:
+    line, code = _line_and_code(error)
+    if line is None:
         traceback.print_exception(error)
-        code = 1
+    else:
+        sys.stderr.write(f"rw: error: {line}\n")
     sys.stderr.flush()
     os._exit(code)
+
+
+def _line_and_code(error: BaseException) -> tuple[str | None, int]:
+    """What the entry says of an error, None where that is a traceback, and its exit code."""
+    if isinstance(error, RwError):
+        return str(error), error.exit_code
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return f"{error}; make room, and give the same command again", RwError.exit_code
+    return None, 1
 
 
 def _catch_abort(function: Callable[[], None]) -> None:

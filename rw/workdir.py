@@ -13,12 +13,14 @@ import fcntl
 import json
 import os
 import pathlib
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from rw.errors import WorkdirError
 
 LEDGER = "ledger.jsonl"
+MARK = "JOB"  # of the first process of a job of several
 OTHERS = "process_"  # folders of the processes after the first
 
 
@@ -74,6 +76,16 @@ class Workdir:
         """Raises WorkdirError where that file is there."""
         if self.file(name).exists():
             raise WorkdirError(f"{self.file(name)} is there: {why}")
+
+    def mark(self) -> str:
+        """Writes a new mark, which everyone can read who has this directory; returns it."""
+        mark = uuid.uuid4().hex
+        self.file(MARK).write_text(mark)
+        return mark
+
+    def is_marked(self, mark: str) -> bool:
+        """Whether that mark was the last one written here."""
+        return self.file(MARK).is_file() and self.file(MARK).read_text() == mark
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Writes config.json aside and renames it, so that a reader never sees half of it."""

@@ -1,6 +1,7 @@
 """What processes tell each other, on a board in memory: rounds end alike for all, whoever stops."""
 
 import asyncio
+import errno
 import pickle
 import threading
 import time
@@ -8,11 +9,13 @@ import time
 import numpy as np
 import pytest
 
+from rw import parts
 from rw import processes as module
-from rw.errors import BudgetExhaustedError
+from rw.errors import BudgetExhaustedError, WorkdirError
 from rw.interrupts import StopRequested
 from rw.processes import Processes, StoppedElsewhere
 from rw.types import Group, Mode, Query
+from rw.workdir import Workdir
 from rw.workers.spending import Spent
 
 
@@ -115,11 +118,20 @@ async def test_a_message_cannot_name_what_no_message_of_ours_names(three):
         await asyncio.gather(three[0].exchange(1), three[2].exchange(1))
 
 
+async def test_processes_with_directories_of_their_own_are_refused(three, monkeypatch, tmp_path):
+    monkeypatch.setattr(parts, "SEEN_AFTER_S", 0)
+    with Workdir(tmp_path / "a") as first, Workdir(tmp_path / "a", 1) as same, Workdir(tmp_path / "b", 2) as other:
+        checks = [parts.check_same_workdir(w, p) for w, p in zip((first, same, other), three, strict=True)]
+        results = await asyncio.gather(*checks, return_exceptions=True)
+    assert results[:2] == [None, None] and isinstance(results[2], WorkdirError)
+    assert "process 2 does not see what process 0 writes" in str(results[2]) and "/b'" in str(results[2])
+
+
 # As the watch's thread ends where the process would.
 ends_its_thread = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
-def watched(monkeypatch, processes, on_stop=lambda stop: None):
+def watched(monkeypatch, processes, on_stop=lambda stop: None, asked=lambda: None):
     """Ends of this process, as the watch would end it."""
     ends = []
 
@@ -130,7 +142,7 @@ def watched(monkeypatch, processes, on_stop=lambda stop: None):
     monkeypatch.setattr(module, "_end", end)
     monkeypatch.setattr(module, "_catch_abort", lambda function: None)
     monkeypatch.setattr(module, "HEARTBEAT_S", 0.02)
-    processes.watch(on_stop)
+    processes.watch(on_stop, asked)
     return ends
 
 
@@ -150,6 +162,50 @@ def test_a_stop_reaches_the_others_at_once_and_once(three, monkeypatch):
     three[2].close()
     assert [(str(stop), stop.exit_code) for stop in stops] == [("process 0: stopped by SIGTERM", 143)]
     assert three[2].exit_code == 143  # also if the coordinator should go before this process
+
+
+def test_what_a_process_is_asked_reaches_the_others_while_it_is_busy(three, monkeypatch):
+    stops, signals = [], []
+    watched(monkeypatch, three[2], stops.append)
+    watched(monkeypatch, three[1], asked=lambda: signals[-1] if signals else None)
+    time.sleep(0.1)
+    assert not stops
+    signals.append(StopRequested(15))
+    until(lambda: stops)
+    three[1].close()
+    three[2].close()
+    assert [(str(stop), stop.exit_code) for stop in stops] == [("process 1: stopped by SIGTERM", 143)]
+    assert three[1].exit_code == three[2].exit_code == 143
+
+
+@ends_its_thread
+def test_an_error_of_a_device_program_waits_for_the_loss_that_caused_it(monkeypatch):
+    board = Board()
+    processes = Processes(1, 3, board, lost_after_s=0.3)
+    board.put("rw/alive/2", b"17")  # and never again
+    ends = watched(monkeypatch, processes)
+    processes.wait_for_cause()
+    assert [code for _, code in ends] == [8]
+
+
+def test_an_error_of_a_device_program_is_its_own_where_all_others_live(monkeypatch):
+    processes = Processes(1, 2, Board(), lost_after_s=0.2)
+    ends = watched(monkeypatch, processes)
+    processes.wait_for_cause()
+    assert not ends
+    processes.exit_code = 143
+    with pytest.raises(SystemExit):  # of a job that stops, it is the end of another that broke it off
+        processes.wait_for_cause()
+    processes.close()
+    assert [code for _, code in ends] == [143]
+
+
+@ends_its_thread
+def test_a_process_that_is_refused_before_it_watches_takes_the_others_with_it(three, monkeypatch):
+    ends = watched(monkeypatch, three[1])
+    three[2].close(OSError(errno.ENOSPC, "No space left on device"))
+    until(lambda: ends)
+    assert ends == [("process 2 failed: OSError: [Errno 28] No space left on device", 2)]
 
 
 @ends_its_thread
