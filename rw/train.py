@@ -109,6 +109,7 @@ async def run(parts: Parts, advantage: AdvantageFunction) -> None:
         progress.say(progress.spent_line(parts.spent, parts.is_nominal))
         progress.say(f"finished; results in {parts.workdir.path}")
         print_report(write_report(parts.workdir.path))
+    await parts.processes.exchange(None)  # whoever ends before the report is there could not learn that it never came
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,7 +284,10 @@ class Trainer:
         await FinalEvaluation(self.parts, self.greedy_router).run(*trained)
 
     async def record(self, plan: BatchPlan, groups: Sequence[Group], row: dict[str, Any]) -> None:
-        """Metrics, trajectories, a line for people, and a checkpoint where one is due."""
+        """Metrics, trajectories, a line for people, and a checkpoint where one is due.
+
+        Of several processes each has the row; what tells of the sampler, the client and times is its own.
+        """
         config, step, processes = self.config, plan.step, self.parts.processes
         reward = config.reward
         batch = group_batch(

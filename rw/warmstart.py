@@ -29,6 +29,7 @@ from rw.learner.checkpoint import config_changes, save_params
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import init_state
 from rw.learner.supervised import SupervisedConfig, SupervisedLearner
+from rw.memory import check_memory
 from rw.model.copying import wire_copying
 from rw.model.qwen3 import init_params
 from rw.parts import Parts, run_interruptible
@@ -66,6 +67,7 @@ def start(config: RunConfig, workdir_path: str, place: Membership = ALONE) -> in
         )
 
     async def body(parts: Parts) -> None:
+        await parts.device.run(check_memory, parts.config)
         await warm_start(parts)
         progress.say(f"warm start in {warm_start_path(parts)}")
 
