@@ -20,7 +20,7 @@ from rw.errors import ConfigError
 
 PORT = 47_113  # of the coordinator, where a scheduler names only its host
 START_TIMEOUT_S = 300
-SHUTDOWN_TIMEOUT_S = 120  # the first process may still write its report when the others have ended
+SHUTDOWN_TIMEOUT_S = 120
 # Our own watch (rw/processes.py) is quicker and says more; this one ends a process whose own watch cannot run any more.
 HEARTBEAT_TIMEOUT_S = 100
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID")

@@ -303,6 +303,9 @@ class MeshConfig:
     fsdp: int = 1
     tensor: int = 1
 
+    def __post_init__(self):
+        _require_at_least(self, "mesh.", 1, "data", "fsdp", "tensor")
+
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:

@@ -63,11 +63,16 @@ def make_mesh(shape: Mapping[str, int] | Sequence[int], devices=None, n_kv_heads
     if math.prod(sizes) != count:
         named = dict(zip(MESH_AXES, sizes, strict=True))
         raise ConfigError(f"mesh {named}: the product must be the {count} devices here")
-    tensor = sizes[MESH_AXES.index("tensor")]
-    if n_kv_heads is not None and n_kv_heads % tensor:
+    if n_kv_heads is not None:
+        check_tensor(sizes[MESH_AXES.index("tensor")], n_kv_heads)
+    return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES), devices=devices)
+
+
+def check_tensor(tensor: int, n_kv_heads: int) -> None:
+    """Raises ConfigError, with the legal values, where that many devices cannot share the key/value heads."""
+    if n_kv_heads % tensor:
         legal = [n for n in range(1, n_kv_heads + 1) if n_kv_heads % n == 0]
         raise ConfigError(f"mesh.tensor={tensor}: must divide the {n_kv_heads} key/value heads, one of {legal}")
-    return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES), devices=devices)
 
 
 def _sizes(shape) -> tuple[int, ...]:

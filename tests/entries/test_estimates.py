@@ -86,6 +86,20 @@ def dry_run(workdir, *overrides, command="train"):
     return cli.main([command, "--config", TINY, "--workdir", str(workdir), "--dry-run", *overrides])
 
 
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("mesh.fsdp=0",), "mesh.fsdp=0 must be at least 1"),
+        (("mesh.data=-2",), "mesh.data=-2 must be at least 1"),
+        (("mesh.tensor=3",), "mesh.tensor=3: must divide the 2 key/value heads, one of [1, 2]"),
+        (("mesh.data=4", "batch.micro_batch=7"), "batch.micro_batch=7 does not divide over data·fsdp = 4"),
+    ],
+)
+def test_a_dry_run_refuses_a_mesh_that_a_run_would_refuse(tmp_path, capsys, overrides, says):
+    assert dry_run(tmp_path / "run", *(f"--config.{each}" for each in overrides)) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_a_dry_run_prints_calls_and_usd_and_touches_nothing(tmp_path, capsys):
     workdir = tmp_path / "run"
     assert dry_run(workdir) == 0
