@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import socket
 from collections.abc import Mapping
 
 import jax
@@ -116,6 +117,8 @@ def join(place: Membership) -> bool:
     # jax would take SIGTERM for itself; what it is to mean is ours to say.
     jax.config.update("jax_enable_preemption_service", False)
     is_known = None not in (place.coordinator, place.count, place.index)
+    if is_known and place.index == 0:
+        _check_free(place.coordinator)
     try:
         jax.distributed.initialize(
             place.coordinator,
@@ -134,6 +137,21 @@ def join(place: Membership) -> bool:
         ) from error
     _use_host_barriers()
     return jax.process_count() > 1
+
+
+def _check_free(coordinator: str) -> None:
+    """Raises ConfigError where something listens on the coordinator's port here, at which jax would crash."""
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    port = int(coordinator.rpartition(":")[2])
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"process 0 cannot listen on port {port} of --coordinator={coordinator} ({error}); end what does, "
+                "perhaps another process 0, or take another port"
+            ) from error
 
 
 def _use_host_barriers() -> None:

@@ -1,10 +1,11 @@
 """Who belongs to a job: flags first, then the scheduler, else a process alone."""
 
 import argparse
+import socket
 
 import pytest
 
-from rw.cluster import ALONE, PORT, Membership, first_host, membership
+from rw.cluster import ALONE, PORT, Membership, first_host, join, membership
 from rw.errors import ConfigError
 
 SLURM = {"SLURM_JOB_ID": "4711", "SLURM_STEP_NODELIST": "gpu[07-09,12],x", "SLURM_NTASKS": "4", "SLURM_PROCID": "2"}
@@ -64,3 +65,11 @@ def test_what_does_not_fit_is_refused_with_the_fix(environ, flags, says):
 )
 def test_the_first_host_of_a_list(node_list, host):
     assert first_host(node_list) == host
+
+
+@pytest.mark.parametrize("port", ["taken", 99_999])
+def test_a_coordinator_that_cannot_listen_is_refused(port):
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1] if port == "taken" else port
+        with pytest.raises(ConfigError, match=f"cannot listen on port {port} of --coordinator=localhost:{port}"):
+            join(Membership(f"localhost:{port}", 2, 0))
