@@ -38,8 +38,8 @@ def written_aside(
     if target.exists() and not may_replace(target):
         raise CheckpointError(f"{target} exists and is not what would be written there; name another path")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Whatever wrote to the path aside may have had temporary names of its own beside it.
-    for leftover in (replaced, *target.parent.glob(glob.escape(partial.name) + "*")):
+    # Orbax, writing to the path aside, has temporary names of its own beside it; other neighbours are not ours.
+    for leftover in (replaced, partial, *target.parent.glob(glob.escape(partial.name) + ".orbax-checkpoint-tmp*")):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
         yield partial

@@ -24,6 +24,7 @@ FIELDS = {
     "rms_norm_eps": "norm_eps",
     "tie_word_embeddings": "tied",
 }
+TYPES = {"norm_eps": (float, int), "tied": (bool,)}  # of the other fields: int
 # What would change the computation in ways that the model here does not know, with the values that it does. A key that
 # is not there has the first of them.
 ONLY = {
@@ -39,7 +40,7 @@ def is_hf(directory: str | os.PathLike) -> bool:
     """Whether there is a Hugging Face model: a config.json that names a type of model."""
     try:
         return "model_type" in json.loads((pathlib.Path(directory) / CONFIG).read_bytes())
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 
@@ -48,7 +49,7 @@ def read_config(directory: str | os.PathLike) -> dict[str, Any]:
     path = pathlib.Path(directory) / CONFIG
     try:
         config = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
     if not isinstance(config, dict) or config.get("model_type") != MODEL_TYPE:
         found = config.get("model_type") if isinstance(config, dict) else None
@@ -60,11 +61,14 @@ def read_config(directory: str | os.PathLike) -> dict[str, Any]:
             raise CheckpointError(
                 f"{path}: {key} is {config[key]!r}, which the model here lacks; it must be {legal[0]}"
             )
-    kinds = set(config.get("layer_types") or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise CheckpointError(f"{path}: layer_types holds {sorted(kinds)}; only full_attention can be used")
+    kinds = config.get("layer_types") or ["full_attention"]
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
+        raise CheckpointError(f"{path}: layer_types is {kinds}; only full_attention can be used")
     if missing := [key for key in FIELDS if config.get(key) is None]:
         raise CheckpointError(f"{path} lacks {', '.join(missing)}; write them out")
+    for key, ours in FIELDS.items():
+        if type(config[key]) not in TYPES.get(ours, (int,)):
+            raise CheckpointError(f"{path}: {key} is {config[key]!r}; it must be {TYPES.get(ours, (int,))[0].__name__}")
     _rope_theta(config, path)
     return config
 
@@ -73,15 +77,18 @@ def _rope_theta(config: Mapping[str, Any], path: pathlib.Path) -> float:
     """The one theta of both places where versions of transformers keep it."""
     modern, old = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
     for rope in (modern, old):
+        if not isinstance(rope, Mapping):
+            raise CheckpointError(f"{path}: {rope!r} is no description of a rotary embedding")
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
             raise CheckpointError(f"{path}: rotary embedding {dict(rope)} is scaled; only the default can be used")
-    thetas = {
-        float(place["rope_theta"]) for place in (modern, old, config) if place.get("rope_theta") is not None
-    }  # a reader that finds none would silently take 10,000
-    if len(thetas) != 1:
-        raise CheckpointError(f"{path} names {sorted(thetas) or 'no'} rope_theta; it must name one")
-    return thetas.pop()
+    thetas = [place["rope_theta"] for place in (modern, old, config) if place.get("rope_theta") is not None]
+    if any(type(theta) not in (int, float) for theta in thetas):
+        raise CheckpointError(f"{path}: rope_theta is {thetas}; it must be a number")
+    found = set(map(float, thetas))
+    if len(found) != 1:  # a reader that finds none would silently take 10,000
+        raise CheckpointError(f"{path} names {sorted(found) or 'no'} rope_theta; it must name one")
+    return found.pop()
 
 
 def fields_of(config: Mapping[str, Any], directory: str | os.PathLike) -> dict[str, Any]:

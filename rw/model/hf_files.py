@@ -127,6 +127,13 @@ def open_weights(directory: str | os.PathLike, config: ModelConfig) -> dict[str,
     """
     check_fits(directory, config)
     stored = open_tensors(directory)
+    if config.n_layers > len(stored):  # no list of the names of whatever number a damaged config says
+        raise CheckpointError(f"{directory} holds {len(stored)} tensors, too few for {config.n_layers} layers")
+    embedding, size = stored.get(EMBEDDING), (config.vocab_size, config.d_model)
+    if embedding is not None and embedding.shape != size:
+        raise CheckpointError(
+            f"{embedding.path}: {EMBEDDING} has shape {embedding.shape}, the model config needs {size}"
+        )
     expected = hf_shapes(config)
     if config.tied and HEAD in stored:
         expected[HEAD] = expected[EMBEDDING]

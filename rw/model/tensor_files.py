@@ -80,7 +80,7 @@ def _read_index(index: pathlib.Path) -> dict[str, str]:
     try:
         places = json.loads(index.read_bytes())["weight_map"]
         return {str(name): str(file) for name, file in places.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{index} is not an index of safetensors ({error!r}); fetch it again") from error
 
 
@@ -115,7 +115,7 @@ def read_header(path: str | os.PathLike) -> list[StoredTensor]:
         entries.pop("__metadata__", None)
         found = sorted((entry["data_offsets"], name, entry) for name, entry in entries.items())
         tensors = [_stored(path, name, entry, 8 + length) for _, name, entry in found]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} has a malformed header ({error!r}); fetch it again") from error
     end = 8 + length
     for tensor in tensors:
@@ -133,8 +133,9 @@ def _stored(path: pathlib.Path, name: str, entry: Mapping[str, Any], start: int)
     kind = entry["dtype"]
     if kind not in DTYPES:
         raise CheckpointError(f"{path}: {name} is stored as {kind}; only {' and '.join(DTYPES)} can be read")
-    shape = tuple(int(axis) for axis in entry["shape"])
-    first, last = entry["data_offsets"]
+    shape, (first, last) = tuple(entry["shape"]), entry["data_offsets"]
+    if any(type(number) is not int for number in (*shape, first, last)):
+        raise CheckpointError(f"{path}: shape and bytes of {name} are not all integers: malformed header")
     if last - first != math.prod(shape) * DTYPES[kind].itemsize or min(shape, default=1) < 0:
         raise CheckpointError(f"{path}: {name} of shape {shape} in {kind} has {last - first} bytes: malformed header")
     return StoredTensor(name, path, DTYPES[kind], shape, start + first)

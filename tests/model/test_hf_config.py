@@ -105,6 +105,14 @@ def test_no_field_may_differ(tmp_path, ours):
         ({"rope_theta": ...}, "names no rope_theta"),
         ({"rope_parameters": {"rope_theta": 1e6}}, r"names \[1000000.0, 5000000.0\] rope_theta"),
         ({"head_dim": ...}, "lacks head_dim"),
+        ({"rope_scaling": "yarn"}, "'yarn' is no description"),
+        ({"rope_parameters": [1]}, "is no description"),
+        ({"rope_theta": "5e6"}, "must be a number"),
+        ({"layer_types": 36}, "layer_types is 36"),
+        ({"vocab_size": "151936"}, "vocab_size is '151936'; it must be int"),
+        ({"num_hidden_layers": 36.0}, "num_hidden_layers is 36.0"),
+        ({"rms_norm_eps": "1e-6"}, "rms_norm_eps is '1e-6'; it must be float"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings is 'false'; it must be bool"),
         ({"tie_word_embeddings": ...}, "lacks tie_word_embeddings"),
     ],
 )
@@ -126,7 +134,7 @@ def test_a_written_config_says_theta_in_both_places_and_keeps_what_it_does_not_k
         written_config(dataclasses.replace(QWEN3_4B, qk_norm=False), "bfloat16", carried)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"model": {}}', "null"])
+@pytest.mark.parametrize("text", ["", "[]", '{"model": {}}', "null", "[" * 100_000], ids=range(5))
 def test_other_files_of_that_name_are_no_model(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     assert not is_hf(tmp_path)

@@ -243,6 +243,21 @@ def test_headers_that_lie_are_refused(tmp_path):
     refused({"a": entry, "b": entry}, bytes(8), "b begins at byte .* malformed header")
     refused({"a": {**entry, "data_offsets": [4, 12]}}, bytes(12), "a begins at byte")
     refused({"a": {"dtype": "F32"}}, bytes(8), "malformed header")
+    refused({"a": {**entry, "data_offsets": [0.0, 8.0]}}, bytes(8), "not all integers")
+    refused({"a": {**entry, "shape": [True, 2]}}, bytes(8), "not all integers")
+    refused(b"[" * 100_000, b"", "malformed header")
+
+
+def test_a_config_of_another_size_is_refused_before_anything_of_that_size_is_made(tmp_path):
+    config, params = random_params(UNTIED, "float32")
+    directory = make_directory(tmp_path / "hf", config, params)
+    for field, message in (("num_hidden_layers", "too few for 1000000000 layers"), ("vocab_size", "1000000000")):
+        path = directory / "config.json"
+        was = path.read_text()
+        path.write_text(json.dumps(json.loads(was) | {field: 10**9}))
+        with pytest.raises(CheckpointError, match=message):
+            hf_files.open_weights(directory, model_config(directory))
+        path.write_text(was)
 
 
 def test_the_model_of_the_config_is_the_one_of_the_directory(tmp_path):
