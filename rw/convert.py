@@ -78,6 +78,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 def import_hf(directory: str, target: str, dtype: str | None = None, overwrite: bool = False) -> None:
     """Writes the weights of a Hugging Face directory as saved parameters, with its other files beside them in `hf`.
 
+    Beside what the arrays take, it needs about 0.7 GB of memory: weights of Qwen3-4B, 8.04 GB, peaked at 8.73 GB.
+
     Args:
         dtype: bfloat16 or float32; None: as they are stored.
 
@@ -115,6 +117,9 @@ def export_hf(
     overwrite: bool = False,
 ) -> None:
     """Writes saved parameters, or a router of a run, as a directory that transformers loads.
+
+    Beside what the arrays take, it needs the memory of the largest of them and about 0.9 GB: those of Qwen3-4B, 8.04 GB
+    of which 1.79 GB are one array, peaked at 10.63 GB.
 
     Args:
         dtype: bfloat16 or float32; None: as they are stored.

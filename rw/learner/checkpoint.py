@@ -25,6 +25,7 @@ from safetensors import safe_open
 from safetensors.flax import save_file
 
 from rw.errors import CheckpointError
+from rw.learner.stored_arrays import arrays_to_save, read_arrays
 from rw.types import TrainState
 
 FORMAT_VERSION = 1
@@ -90,7 +91,7 @@ class Checkpoints:
         """Writes the state under its step and drops the oldest beyond `keep`; a step already there is left alone."""
         step = int(state.step)
         args = ocp.args.Composite(
-            state=ocp.args.StandardSave(state), metadata=ocp.args.JsonSave({**self._metadata, "step": step})
+            state=arrays_to_save(state), metadata=ocp.args.JsonSave({**self._metadata, "step": step})
         )
         with _writing(self.directory / str(step)):
             if step not in self._manager.all_steps() and not self._manager.save(step, args=args, force=True):
@@ -150,10 +151,9 @@ class Checkpoints:
             return None
 
     def _read_state(self, step: int, template: TrainState, damaged: list[tuple[int, str]]) -> TrainState | None:
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(_abstract(template)))
         state, reason = None, "another process could not read its part"
         try:
-            state = self._manager.restore(step, args=args)["state"]
+            state = read_arrays(self.directory / str(step) / "state", _abstract(template))
         except Exception as error:  # as above
             reason = _first_line(error)
         if _all_processes(state is not None):
@@ -243,7 +243,7 @@ def save_params(path: str | pathlib.Path, params: Any, metadata: Mapping[str, An
     if path.suffix == ONE_FILE:
         return _save_file(path, params, {**metadata, "format_version": FORMAT_VERSION})
     args = ocp.args.Composite(
-        params=ocp.args.StandardSave(params),
+        params=arrays_to_save(params),
         metadata=ocp.args.JsonSave({**metadata, "format_version": FORMAT_VERSION}),
     )
     with _writing(path), ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
@@ -280,7 +280,7 @@ def load_params(
         if path.is_file():
             metadata = _file_metadata(path)
         else:
-            metadata = dict(_restore_item(path, metadata=ocp.args.JsonRestore()))
+            metadata = _read_metadata(path)
     except Exception as error:  # as in Checkpoints: unreadable, whatever the type
         raise CheckpointError(
             f"parameters at {path} cannot be read ({_first_line(error)}); restore them, or remove that directory "
@@ -294,8 +294,7 @@ def load_params(
     try:
         if path.is_file():
             return _load_file(path, shardings), metadata
-        target = _stored_shapes(path / "params", shardings)
-        return _restore_item(path, params=ocp.args.StandardRestore(target)), metadata
+        return read_arrays(path / "params", _stored_shapes(path / "params", shardings)), metadata
     except Exception as error:  # as above
         raise CheckpointError(
             f"parameters at {path} cannot be read ({_first_line(error)}); restore them, or remove that directory "
@@ -329,10 +328,10 @@ def _check_names(params: Mapping[str, Any], shardings: Mapping[str, Any]) -> Non
         raise ValueError(f"it holds parameters of other names: {', '.join(others)}")
 
 
-def _restore_item(path: pathlib.Path, **item: Any) -> Any:
-    (name,) = item
+def _read_metadata(path: pathlib.Path) -> dict[str, Any]:
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        return checkpointer.restore(path, args=ocp.args.Composite(**item))[name]
+        restored = checkpointer.restore(path, args=ocp.args.Composite(metadata=ocp.args.JsonRestore()))
+    return dict(restored["metadata"])
 
 
 _ABSENT = object()

@@ -13,6 +13,7 @@ from etils import epath
 
 from rw.errors import CheckpointError
 from rw.learner.checkpoint import FORMAT_VERSION
+from rw.learner.stored_arrays import read_arrays
 
 
 def checkpoint_steps(directory: str | pathlib.Path) -> list[int]:
@@ -38,7 +39,7 @@ def checkpoint_params(directory: str | pathlib.Path, step: int) -> tuple[Any, di
             "wrote it"
         )
     with _readable(path):
-        return _params(epath.Path(path) / "state"), metadata
+        return _params(path / "state"), metadata
 
 
 @contextlib.contextmanager
@@ -52,13 +53,10 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def _params(path: epath.Path) -> Any:
-    handler = ocp.PyTreeCheckpointHandler()
+def _params(path: pathlib.Path) -> Any:
     sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    stored = handler.metadata(path).tree["params"]
+    stored = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path)).tree["params"]
     wanted = {
         "params": jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), stored)
     }
-    restore_args = ocp.checkpoint_utils.construct_restore_args(wanted)
-    args = ocp.args.PyTreeRestore(item=wanted, restore_args=restore_args, partial_restore=True)
-    return handler.restore(path, args=args)["params"]
+    return read_arrays(path, wanted, partial=True)["params"]
