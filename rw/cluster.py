@@ -21,7 +21,7 @@ from rw.errors import ConfigError
 
 PORT = 47_113  # of the coordinator, where a scheduler names only its host
 START_TIMEOUT_S = 300
-SHUTDOWN_TIMEOUT_S = 120
+SHUTDOWN_TIMEOUT_S = 30  # all come to their end together; one that broke off before must not be waited for long
 # Our own watch (rw/processes.py) is quicker and says more; this one ends a process whose own watch cannot run any more.
 HEARTBEAT_TIMEOUT_S = 100
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID")
