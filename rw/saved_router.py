@@ -22,6 +22,7 @@ from rw.model.hf_config import CONFIG, is_hf, model_config
 from rw.parts import PACKAGED, TOKENIZERS, params_path
 from rw.router_files import TOKENIZER, files_beside, tokenizer_bytes
 from rw.typed_values import build
+from rw.workdir import LOCK
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +87,8 @@ def open_saved_router(path: str | os.PathLike, step: int | None = None) -> Saved
         return _of_run(path, run, step)
     if step is not None:
         raise ConfigError(f"--step {step}: {path} is not the working directory of a run; leave it out")
+    if (path / LOCK).is_file():
+        raise CheckpointError(f"{path} is the working directory of a run that has not come to its first step yet")
     params, metadata = load_params(path)
     run = next((found for found in map(_run_config, path.absolute().parents[:2]) if found), None)
     files = files_beside(path) or (files_beside(path.parent.parent / "reference") if run else None)

@@ -20,6 +20,7 @@ from typing import Any
 from rw.errors import WorkdirError
 
 LEDGER = "ledger.jsonl"
+LOCK = "LOCK"  # held by the process that works there
 MARK = "JOB"  # of the first process of a job of several
 OTHERS = "process_"  # folders of the processes after the first
 
@@ -44,7 +45,7 @@ class Workdir:
         self.own_path = self.path / f"{OTHERS}{process}" if process else self.path
         try:
             self.own_path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.own_path / "LOCK", "a+")
+            self._lock = open(self.own_path / LOCK, "a+")
         except OSError as error:
             raise WorkdirError(f"cannot use workdir {str(self.path)!r}: {error.strerror}") from error
         try:
