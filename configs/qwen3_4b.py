@@ -13,15 +13,15 @@ What stands in: rw cannot load the paper's 3,200 questions of seven data sets ye
 rw/run_config.py and not repeated: below are questions, Workers, weights, and what the hardware decides. As in the paper
 the last router is tested, none is chosen by validation. The run stops before it has spent 50 USD (`budget.run_usd`).
 
-GiB on each device, as `--dry-run` prints them (rw/memory.py does the arithmetic): always, more while rolling out, more
+GiB on each device (rw/memory.py does the arithmetic, `--dry-run` prints its parts): always, more while rolling out, more
 while learning, at most, and of how many. On GPUs a program gets 0.92 of the card, which the launch files set.
 
     devices           always  rollouts  learning  at most     of  keys (--config.KEY)
     8 A100-80G          8.43     50.94     13.84    59.37  73.60
     v5p-16, 8 chips     9.37     61.38     11.87    70.75  95.00  model.attention=splash mesh.fsdp=2 mesh.tensor=4
-                                                                  engine.slots=64 engine.decode_widths=(16,32)
+                                                                  engine.slots=64 engine.decode_widths=16,32
     v5e-32, 32 chips    3.75      8.23      3.07    11.98  15.75  model.attention=splash mesh.fsdp=8 mesh.tensor=4
-                                                                  engine.slots=8 engine.decode_widths=(4,)
+                                                                  engine.slots=8 engine.decode_widths=4,
 
 Always: parameters, two moments and the reference in float32, split over the mesh, and the sampler's bfloat16 copy,
 split over `mesh.tensor` alone. Rollouts: a token's keys and values take 144 KiB, over `mesh.tensor` again; the pool has

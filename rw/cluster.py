@@ -11,7 +11,9 @@ import dataclasses
 import os
 import re
 import socket
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 
 import jax
 import orbax.checkpoint  # noqa: F401 - defines its flags
@@ -20,7 +22,8 @@ from absl import flags
 from rw.errors import ConfigError
 
 PORT = 47_113  # of the coordinator, where a scheduler names only its host
-START_TIMEOUT_S = 300
+START_TIMEOUT_S = 600  # from the first process to the last: hosts may have images to fetch first
+SILENT_S = 10
 SHUTDOWN_TIMEOUT_S = 30  # all come to their end together; one that broke off before must not be waited for long
 # Our own watch (rw/processes.py) is quicker and says more; this one ends a process whose own watch cannot run any more.
 HEARTBEAT_TIMEOUT_S = 100
@@ -34,6 +37,9 @@ class Membership:
     coordinator: str | None = None  # host:port of process 0
     count: int | None = None
     index: int | None = None
+
+    def __str__(self) -> str:
+        return f"process {self.index} of {self.count}, coordinator {self.coordinator}"
 
     def __post_init__(self):
         if self.index is not None and not 0 <= self.index < (self.count or self.index + 1):
@@ -120,23 +126,38 @@ def join(place: Membership) -> bool:
     if is_known and place.index == 0:
         _check_free(place.coordinator)
     try:
-        jax.distributed.initialize(
-            place.coordinator,
-            place.count,
-            place.index,
-            # Else jax would leave a process of a SLURM task one device, by the index of the task on its host.
-            cluster_detection_method="deactivate" if is_known else None,
-            initialization_timeout=START_TIMEOUT_S,
-            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_S,
-            shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_S,
-        )
+        with _said_while_waiting(place):
+            jax.distributed.initialize(
+                place.coordinator,
+                place.count,
+                place.index,
+                # Else jax would leave a process of a SLURM task one device, by the index of the task on its host.
+                cluster_detection_method="deactivate" if is_known else None,
+                initialization_timeout=START_TIMEOUT_S,
+                heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_S,
+                shutdown_timeout_seconds=SHUTDOWN_TIMEOUT_S,
+            )
     except (ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
+        where = f"as {place}" if is_known else "of this machine, on which neither SLURM nor a TPU pod was found"
         raise ConfigError(
-            f"cannot join the job as {place}: {reason}; set --processes, --process and --coordinator"
+            f"cannot join the job {where}: {reason}; set --processes, --process and --coordinator"
         ) from error
     _use_host_barriers()
     return jax.process_count() > 1
+
+
+@contextlib.contextmanager
+def _said_while_waiting(place: Membership) -> Iterator[None]:
+    """A line on stderr where the others keep this process waiting; jax itself waits in silence."""
+    text = f"rw: {place}: waiting for the other processes, {START_TIMEOUT_S} s at most\n"
+    timer = threading.Timer(SILENT_S, lambda: (sys.stderr.write(text), sys.stderr.flush()))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _check_free(coordinator: str) -> None:

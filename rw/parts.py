@@ -331,6 +331,7 @@ def run_interruptible(
         return processes.exit_code
 
     if not processes.is_first:
+        progress.say(f"process {processes.index} of {processes.count}: process 0 says how the run goes")
         progress.be_quiet()
     with Workdir(workdir_path, processes.index) as workdir:
         workdir.refuse(STOP_FILE, "it was put there to stop the run; remove it and give the same command again")

@@ -28,7 +28,7 @@ import jax
 from jax._src import distributed  # whose key-value store has no public name
 
 from rw.cli import NO_ROOM
-from rw.cluster import Membership, join, leave
+from rw.cluster import START_TIMEOUT_S, Membership, join, leave
 from rw.errors import OutageError, RwError, TrainingDivergedError
 from rw.interrupts import StopRequested
 
@@ -284,7 +284,8 @@ def joined(place: Membership) -> Iterator[Processes]:
     Raises ConfigError where they do not find one another.
     """
     if place.count != 1:
-        _catch_abort(functools.partial(_end, f"the others did not come to {place}, or have gone"))
+        text = f"{place}: the others did not come within {START_TIMEOUT_S} s, or have gone"
+        _catch_abort(functools.partial(_end, text))
     with _ended_by_ctrl_c():
         is_joined = join(place)
     if not is_joined:

@@ -82,6 +82,8 @@ def check_tokenizer(directory: str | os.PathLike, codec: TokenCodec) -> None:
 def tokenizer_of(directory: str | os.PathLike) -> TokenCodec:
     """The tokenizer of a Hugging Face directory; CheckpointError where it has none."""
     path = pathlib.Path(directory) / TOKENIZER
+    if not path.parent.is_dir():
+        raise CheckpointError(f"{directory} is no directory; name that of config.json, tokenizer.json and the weights")
     if not path.is_file():
         raise CheckpointError(
             f"{directory} has no {TOKENIZER}; AutoTokenizer.from_pretrained({str(directory)!r}).save_pretrained of the "

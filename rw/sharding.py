@@ -60,9 +60,10 @@ def make_mesh(shape: Mapping[str, int] | Sequence[int], devices=None, n_kv_heads
     """
     sizes = _sizes(shape)
     count = jax.device_count() if devices is None else len(devices)
+    kind = jax.default_backend() if devices is None else devices[0].platform
     if math.prod(sizes) != count:
         named = dict(zip(MESH_AXES, sizes, strict=True))
-        raise ConfigError(f"mesh {named}: the product must be the {count} devices here")
+        raise ConfigError(f"mesh {named}: the product must be the {count} {kind} device{'s' * (count > 1)} here")
     if n_kv_heads is not None:
         check_tensor(sizes[MESH_AXES.index("tensor")], n_kv_heads)
     return jax.make_mesh(sizes, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES), devices=devices)

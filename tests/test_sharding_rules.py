@@ -48,7 +48,7 @@ def test_devices_are_taken_in_order_with_data_outermost():
 @pytest.mark.parametrize(
     "shape, message",
     [
-        ({"fsdp": 3}, "product must be the 8 devices"),
+        ({"fsdp": 3}, "product must be the 8 cpu devices here"),
         ({"model": 8}, "'model': must be one of data, fsdp, tensor"),
         ((8, 1), "must be 3 sizes"),
         ((0, 8, 1), "at least 1"),

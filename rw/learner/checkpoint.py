@@ -275,17 +275,14 @@ def load_params(
     """
     path = pathlib.Path(path).absolute()
     if not path.exists():
-        raise CheckpointError(f"no parameters at {path}; run the warm start first or correct the path")
+        raise CheckpointError(f"no parameters at {path}; correct the path, or make them first")
     try:
         if path.is_file():
             metadata = _file_metadata(path)
         else:
             metadata = _read_metadata(path)
     except Exception as error:  # as in Checkpoints: unreadable, whatever the type
-        raise CheckpointError(
-            f"parameters at {path} cannot be read ({_first_line(error)}); restore them, or remove that directory "
-            "to have them made again"
-        ) from error
+        raise _unreadable(path, error) from error
     if metadata.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(
             f"{path} has format version {metadata.get('format_version')}, this code reads {FORMAT_VERSION}: "
@@ -296,10 +293,19 @@ def load_params(
             return _load_file(path, shardings), metadata
         return read_arrays(path / "params", _stored_shapes(path / "params", shardings)), metadata
     except Exception as error:  # as above
-        raise CheckpointError(
-            f"parameters at {path} cannot be read ({_first_line(error)}); restore them, or remove that directory "
-            "to have them made again"
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: pathlib.Path, error: Exception) -> CheckpointError:
+    """What to say of a path that is there; never to remove a directory that is none of ours."""
+    if path.is_dir() and not (path / "params").exists():
+        inside = [child.name for child in sorted(path.iterdir()) if (child / "params").exists()]
+        advice = f"; it has {', '.join(inside)} in it: name one of them" if inside else ""
+        return CheckpointError(f"there are no saved parameters in {path}{advice}")
+    return CheckpointError(
+        f"parameters at {path} cannot be read ({_first_line(error)}); restore them, or, if a run made them, remove "
+        f"{path} to have them made again"
+    )
 
 
 def _save_file(path: pathlib.Path, params: Mapping[str, jax.Array], metadata: Mapping[str, Any]) -> None:

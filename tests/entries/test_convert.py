@@ -198,7 +198,7 @@ def test_a_checkpoint_that_cannot_be_read_names_itself(tmp_path, capsys):
         (("--from", "{none}", "--to-hf", "{out}"), "no parameters at"),
         (("--from", "quickstart", "--to-hf", "{out}", "--step", "3"), "is not the working directory of a run"),
         (("--from", "quickstart", "--to-hf", "{out}", "--tokenizer", "{hf}/config.json"), "config.json"),
-        (("--from-hf", "{none}", "--to", "{out}"), "has no tokenizer.json"),
+        (("--from-hf", "{none}", "--to", "{out}"), "is no directory; name that of config.json"),
         (("--from-hf", "{hf}", "--to", "{out}.safetensors"), "name a directory"),
     ],
 )
