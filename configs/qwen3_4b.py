@@ -13,7 +13,7 @@ What stands in: rw cannot load the paper's 3,200 questions of seven data sets ye
 rw/run_config.py and not repeated: below are questions, Workers, weights, and what the hardware decides. As in the paper
 the last router is tested, none is chosen by validation. The run stops before it has spent 50 USD (`budget.run_usd`).
 
-GiB on each device (rw/memory.py does the arithmetic, `--dry-run` prints its parts): always, more while rolling out, more
+GiB on each device (rw/memory.py does the arithmetic, `--dry-run` prints parts): always, more while rolling out, more
 while learning, at most, and of how many. On GPUs a program gets 0.92 of the card, which the launch files set.
 
     devices           always  rollouts  learning  at most     of  keys (--config.KEY)
