@@ -64,13 +64,14 @@ def difference(found, expected, prefix):
     return np.sqrt(sum(np.square(found[name] - expected[name]).sum() for name in names) / norm)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "count, devices, shape, packing",
     [
         (2, 1, "1,2,1", "none"),
-        pytest.param(2, 4, "2,2,2", "none", marks=pytest.mark.full),
-        pytest.param(4, 2, "1,4,2", "none", marks=pytest.mark.full),
-        pytest.param(2, 4, "2,2,2", "packed", marks=pytest.mark.full),
+        (2, 4, "2,2,2", "none"),
+        (4, 2, "1,4,2", "none"),
+        (2, 4, "2,2,2", "packed"),
     ],
 )
 def test_steps_by_several_processes_are_those_of_one(alone, tmp_path, count, devices, shape, packing):
