@@ -1,6 +1,6 @@
 """One COMET-GRPO step of a model of real size on whatever device is there: seconds, TFLOP/s, peak memory.
 
-    python tests/benchmarks/train_step.py                       # Qwen3-0.6B's shape, 2 rows of 512 tokens: 16 GiB, CPU
+    python tests/benchmarks/train_step.py                       # Qwen3-0.6B's shape, 2 rows of 512 tokens: 17 GiB, CPU
     python tests/benchmarks/train_step.py --compute bfloat16 --rows 8 --tokens 2048 --attention cudnn      # a GPU
     python tests/benchmarks/train_step.py --layers 2 --width 128 --vocab 1024                              # small
 
