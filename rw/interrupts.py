@@ -75,7 +75,8 @@ class Interrupts:
             loop.call_soon_threadsafe(self._asked.set)
 
     def close(self) -> None:
-        """The process is through, or ends otherwise."""
+        """The process is through, or ends otherwise: from now on it has the time that it takes."""
+        self.grace_s = None
         if self._last_call is not None:
             self._last_call.cancel()
 

@@ -105,6 +105,7 @@ async def run(parts: Parts, advantage: AdvantageFunction) -> None:
                 break
             await trainer.step()
         await trainer.test()
+    parts.interrupts.close()  # all is done; one that is stopped now must not end with another exit code than the first
     if parts.processes.is_first:
         progress.say(progress.spent_line(parts.spent, parts.is_nominal))
         progress.say(f"finished; results in {parts.workdir.path}")

@@ -94,3 +94,31 @@ def test_a_run_does_not_start_beside_the_file_that_stops_it(tmp_path, capsys):
     config = pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py"
     assert main(["train", "--config", str(config), "--workdir", str(tmp_path)]) == 2
     assert "STOP is there" in (error := capsys.readouterr().err) and "remove it" in error
+
+
+BUSY = """
+import asyncio, os, signal, time
+from rw.interrupts import run_in_loop
+
+async def body(interrupts):
+    interrupts.grace_s = 0.5
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0.1)
+    {then}
+    await asyncio.to_thread(time.sleep, 2)  # a step on a device, which nothing can cancel
+    return 0
+
+print("ended by itself", run_in_loop(body))
+"""
+
+
+def test_what_is_busy_beyond_its_grace_ends_with_the_code_of_the_signal():
+    done = subprocess.run([sys.executable, "-c", BUSY.format(then="")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + signal.SIGTERM and done.stdout == ""
+    assert "rw: stopped by SIGTERM, and still busy 0 s later: this process ends as it stands" in done.stderr
+
+
+def test_what_is_through_has_the_time_that_it_takes():
+    program = BUSY.format(then="interrupts.close()")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "ended by itself 0\n"), done.stderr
