@@ -19,7 +19,8 @@ from rw.evaluation.arms import scripted_routers
 from rw.evaluation.spending_tables import Books
 from rw.evaluation.table import Table, print_one, terminal
 from rw.learner.placement import Placement
-from rw.memory import abstract_mesh, device_memory, memory_table, parameter_shapes
+from rw.memory import abstract_mesh, device_memory, memory_table
+from rw.model.qwen3 import shapes_of
 from rw.parts import check_vocabulary, load_codec
 from rw.protocol.prompts import Prompts
 from rw.questions import held_out_queries, query_batches
@@ -66,7 +67,7 @@ def _of_worker(measured: Measured, worker_id: str) -> tuple[float | None, int]:
 
 def _dry_run(config: RunConfig, workdir_path: str, phases: Sequence[Phase]) -> int:
     check_tensor(config.mesh.tensor, config.model.n_kv_heads)
-    Placement(abstract_mesh(config.mesh), parameter_shapes(config.model), config.batch)  # refuses what a run would
+    Placement(abstract_mesh(config.mesh), shapes_of(config.model), config.batch)  # refuses what a run would
     endpoints = worker_endpoints(config)
     prices = PriceTable.from_endpoints(endpoints)
     measured = read_measured(workdir_path, config.warmstart.policy == "drills")

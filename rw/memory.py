@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, AxisType
 from rw.errors import ConfigError
 from rw.evaluation.table import Table
 from rw.model.config import ModelConfig
-from rw.model.qwen3 import EMBEDDING, HEAD, LAYER_PREFIX, init_params
+from rw.model.qwen3 import EMBEDDING, HEAD, LAYER_PREFIX, shapes_of
 from rw.run_config import MeshConfig, RunConfig
 from rw.sharding import MESH_AXES, param_shardings, sampler_shardings
 
@@ -76,7 +76,7 @@ class Limit:
 def device_memory(config: RunConfig) -> DeviceMemory:
     """Memory of each device under `config.mesh`. Raises ConfigError where a parameter does not divide over the mesh."""
     mesh, model = abstract_mesh(config.mesh), config.model
-    shapes = parameter_shapes(model)
+    shapes = shapes_of(model)
     split = param_shardings(mesh, shapes)
     own = _tree_bytes(shapes, split, model.param_dtype)
     summed = _tree_bytes(shapes, split, jnp.promote_types(model.param_dtype, jnp.float32))
@@ -104,11 +104,6 @@ def device_memory(config: RunConfig) -> DeviceMemory:
 def abstract_mesh(mesh: MeshConfig) -> AbstractMesh:
     """The mesh by its sizes alone: no device need be there."""
     return AbstractMesh((mesh.data, mesh.fsdp, mesh.tensor), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
-
-
-def parameter_shapes(model: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    """Names and shapes of all parameters, in the learner's layout."""
-    return jax.eval_shape(lambda: init_params(jax.random.key(0), model))
 
 
 def cache_token_bytes(model: ModelConfig) -> int:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,12 +16,12 @@ from typing import Any
 import jax
 
 from rw import progress
-from rw.config import as_dict
+from rw.agreement import check_same_config, check_same_workdir
 from rw.data import replay
-from rw.errors import ConfigError, OutageError, RwError, WorkdirError
+from rw.errors import ConfigError, OutageError, RwError
 from rw.interrupts import STOP_FILE, Interrupts, StopRequested, run_in_loop
 from rw.journals import open_journals
-from rw.learner.checkpoint import config_changes, load_params
+from rw.learner.checkpoint import load_params
 from rw.model.qwen3 import shapes_of
 from rw.processes import Processes
 from rw.protocol.chat import TokenCodec
@@ -59,7 +58,6 @@ TOKENIZERS = {
     "quickstart": "quickstart_tokenizer.json",
 }
 
-SEEN_AFTER_S = 30  # network file systems show a new file late
 GRACE_S = 15.0  # from SIGTERM to the end at the latest: most schedulers kill after 30 s
 PARAMS = {"quickstart": "quickstart_warmstart.safetensors"}  # saved parameters that come with rw
 PACKAGED = replay.NQ6_PATH.parent
@@ -336,31 +334,6 @@ def run_interruptible(
     with Workdir(workdir_path, processes.index) as workdir:
         workdir.refuse(STOP_FILE, "it was put there to stop the run; remove it and give the same command again")
         return run_in_loop(functools.partial(run, workdir))
-
-
-async def check_same_config(config: RunConfig, processes: Processes) -> None:
-    """Raises ConfigError where the processes of a job were started with different configs."""
-    configs = await processes.exchange(json.dumps(as_dict(config)))
-    for index, other in enumerate(configs):
-        if changes := config_changes(json.loads(configs[0]), json.loads(other)):
-            raise ConfigError(
-                f"process {index} was started with another config than process 0: {'; '.join(changes)}; give all "
-                "processes of a job the same command"
-            )
-
-
-async def check_same_workdir(workdir: Workdir, processes: Processes) -> None:
-    """Raises WorkdirError where a process has another directory than the first, for whose files it would wait."""
-    if not processes.is_alone:
-        mark, waited_s = await processes.of_first(workdir.mark), 0
-        while not workdir.is_marked(mark):
-            if waited_s == SEEN_AFTER_S:
-                raise WorkdirError(
-                    f"process {processes.index} does not see what process 0 writes to workdir "
-                    f"{str(workdir.path.absolute())!r}; give all one that all hosts share"
-                )
-            await asyncio.sleep(1)
-            waited_s += 1
 
 
 def load_codec(path: str) -> TokenCodec:

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from rw import parts
+from rw import agreement
 from rw import processes as module
 from rw.errors import BudgetExhaustedError, WorkdirError
 from rw.interrupts import StopRequested
@@ -119,9 +119,9 @@ async def test_a_message_cannot_name_what_no_message_of_ours_names(three):
 
 
 async def test_processes_with_directories_of_their_own_are_refused(three, monkeypatch, tmp_path):
-    monkeypatch.setattr(parts, "SEEN_AFTER_S", 0)
+    monkeypatch.setattr(agreement, "SEEN_AFTER_S", 0)
     with Workdir(tmp_path / "a") as first, Workdir(tmp_path / "a", 1) as same, Workdir(tmp_path / "b", 2) as other:
-        checks = [parts.check_same_workdir(w, p) for w, p in zip((first, same, other), three, strict=True)]
+        checks = [agreement.check_same_workdir(w, p) for w, p in zip((first, same, other), three, strict=True)]
         results = await asyncio.gather(*checks, return_exceptions=True)
     assert results[:2] == [None, None] and isinstance(results[2], WorkdirError)
     assert "process 2 does not see what process 0 writes" in str(results[2]) and "/b'" in str(results[2])

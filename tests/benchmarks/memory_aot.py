@@ -59,9 +59,9 @@ from rw.learner.optimizer import Optimizer  # noqa: E402
 from rw.learner.programs import GradientSum, make_update  # noqa: E402
 from rw.learner.publish import _copy_unstacked  # noqa: E402
 from rw.learner.step import LOSS_TERMS, Learner, LearnerConfig  # noqa: E402
-from rw.memory import device_memory, parameter_shapes  # noqa: E402
+from rw.memory import device_memory  # noqa: E402
 from rw.model.cache import init_cache  # noqa: E402
-from rw.model.qwen3 import unstack  # noqa: E402
+from rw.model.qwen3 import shapes_of, unstack  # noqa: E402
 from rw.sampler import decode  # noqa: E402
 from rw.sharding import MESH_AXES, batch_sharding, make_mesh, param_shardings, replicated, sampler_shardings  # noqa: E402
 from rw.types import TokenCounts, TrainState  # noqa: E402
@@ -104,7 +104,7 @@ class Programs:
     def __init__(self, config, mesh, length: int, policy: int):
         self.config, self.mesh = config, mesh
         self.optimizer = Optimizer(config.optimizer)
-        shapes = parameter_shapes(config.model)
+        shapes = shapes_of(config.model)
         self.shardings = param_shardings(mesh, shapes)
         self.params = placed(shapes, self.shardings)
         learning = LearnerConfig(config.batch, config.loss, AdvantageConfig(0.0), ADVANTAGES["comet"])

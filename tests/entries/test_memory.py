@@ -18,7 +18,7 @@ from rw.learner.publish import publish
 from rw.learner.state import init_state
 from rw.memory import GIB, Limit, cache_token_bytes, check_memory, device_memory, memory_table
 from rw.model.cache import init_cache
-from rw.model.qwen3 import init_params
+from rw.model.qwen3 import init_params, shapes_of
 from rw.parts import open_mesh
 from rw.processes import Processes
 from rw.run_config import QWEN3_4B, MeshConfig
@@ -49,7 +49,7 @@ def bytes_of_devices(tree):
 
 def without_vectors(config, factor):
     """The estimate's bytes of a tree of parameters without its norms, which are vectors in the layout of no layers."""
-    shapes = memory.parameter_shapes(config.model)
+    shapes = shapes_of(config.model)
     shardings = param_shardings(memory.abstract_mesh(config.mesh), shapes)
     return factor * sum(
         math.prod(shardings[name].shard_shape(leaf.shape)) for name, leaf in shapes.items() if len(leaf.shape) > 1
@@ -59,9 +59,7 @@ def without_vectors(config, factor):
 def test_what_is_held_lies_on_each_device_as_estimated():
     config = tiny((2, 2, 2))
     devices = open_mesh(config, Processes())
-    params = init_params(
-        jax.random.key(0), config.model, param_shardings(devices, memory.parameter_shapes(config.model))
-    )
+    params = init_params(jax.random.key(0), config.model, param_shardings(devices, shapes_of(config.model)))
     state = init_state(params, Optimizer(OptimizerConfig()), 0)
     found = sizes(device_memory(config).held)
     norms = found["parameters"] - without_vectors(config, 4)

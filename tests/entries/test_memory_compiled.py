@@ -13,7 +13,8 @@ from rw.learner.batch import empty_micro_batch
 from rw.learner.optimizer import Optimizer
 from rw.learner.programs import GradientSum
 from rw.learner.step import LOSS_TERMS, Learner, LearnerConfig
-from rw.memory import device_memory, parameter_shapes
+from rw.memory import device_memory
+from rw.model.qwen3 import shapes_of
 from rw.parts import open_mesh
 from rw.run_config import MeshConfig
 from rw.sharding import batch_sharding, param_shardings
@@ -25,7 +26,7 @@ SHAPE = {"d_model": 256, "n_layers": 8, "n_heads": 8, "n_kv_heads": 8, "head_dim
 
 def compiled_bytes(config):
     """Of each device, besides parameters and the sum so far."""
-    mesh, shapes = open_mesh(config), parameter_shapes(config.model)
+    mesh, shapes = open_mesh(config), shapes_of(config.model)
     shardings = param_shardings(mesh, shapes)
     params = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=shardings[name]) for name, x in shapes.items()}
     micro = empty_micro_batch(config.batch.length_buckets[-1], 128, config.batch)

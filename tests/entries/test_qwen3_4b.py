@@ -11,7 +11,8 @@ from rw import cli
 from rw.config import load_config
 from rw.dry_run import count_tokens, run_phases
 from rw.estimate import TYPICAL_REPLY, WorkerTerms, estimate
-from rw.memory import GIB, cache_token_bytes, device_memory, parameter_shapes
+from rw.memory import GIB, cache_token_bytes, device_memory
+from rw.model.qwen3 import shapes_of
 from rw.protocol.config import AGENTIC_CALLS
 from rw.questions import query_batches, recorded_questions
 from rw.run_config import RunConfig
@@ -91,7 +92,7 @@ def test_worker_spend_is_what_is_computed():
 def learning_flop(config, length):
     """Reference 2, policy 2, its layers again 2, backward 4, a parameter and token; attention in five such passes."""
     model = config.model
-    parameters = sum(leaf.size for leaf in parameter_shapes(model).values())
+    parameters = sum(leaf.size for leaf in shapes_of(model).values())
     attention = 2 * model.n_layers * model.n_heads * model.head_dim * length  # of a token, half of the keys on average
     tokens = config.queries_per_batch * config.rollouts_per_query * length
     return tokens * (10 * parameters + 5 * attention)
@@ -110,7 +111,7 @@ def test_hours_are_what_their_assumptions_give():
     step, worst = (learning[k] + calls[k] + own for k in (0, 1))
     assert f"{own:.0f} s for" in WORDS and f"a step is {step:.0f} s" in WORDS
     assert f"are {config.steps * step / 3600:.1f} hours; {config.steps * worst / 3600:.0f} if" in WORDS
-    assert f"{3 * 4 * sum(leaf.size for leaf in parameter_shapes(config.model).values()) / GIB:.0f} GiB every" in WORDS
+    assert f"{3 * 4 * sum(leaf.size for leaf in shapes_of(config.model).values()) / GIB:.0f} GiB every" in WORDS
 
 
 def test_questions_that_stand_in_are_as_many_as_said():

@@ -261,8 +261,8 @@ def test_all_else_is_allowed():
         ("xla", True),
         ("chunked_xla", True),
     ):
-        check_config(config_of(attention=name), packed)
-    check_config(config_of(attention="xla", compute_dtype="float64", head_dim=2), True)
+        assert check_config(config_of(attention=name), packed) is None, name
+    assert check_config(config_of(attention="xla", compute_dtype="float64", head_dim=2), True) is None
 
 
 def test_inputs_are_refused_where_no_config_was_checked(monkeypatch):
