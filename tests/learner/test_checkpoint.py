@@ -1,8 +1,5 @@
 """Checkpoints: bit-identical round trips, refusals that name value and remedy, and damage that costs one checkpoint."""
 
-import contextlib
-import resource
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +10,8 @@ from rw.learner import checkpoint
 from rw.learner.checkpoint import Checkpoints, RunIdentity, config_changes, load_params, save_params
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import fingerprint, init_state
+
+from ..full_disk import room_for
 
 CONFIG = {"optimizer": {"learning_rate": 1e-6}, "steps": 90, "lengths": (256, 512)}
 # Orbax's readers complain about a closed event loop after a file turns out to be damaged.
@@ -239,17 +238,6 @@ def test_fingerprint_sees_values_names_shapes_and_dtypes():
     assert fingerprint({**params, "norm": params["norm"].at[0].add(1e-6)}) != base
     assert fingerprint({"b.weight": params["a.weight"], "norm": params["norm"]}) != base
     assert fingerprint({**params, "a.weight": params["a.weight"].reshape(3, 2, 4)}) != base
-
-
-@contextlib.contextmanager
-def room_for(size):
-    """No file grows beyond so many bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("room", [10, 2000])

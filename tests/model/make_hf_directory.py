@@ -11,9 +11,8 @@ import json
 import pathlib
 import sys
 
-import torch
+from make_reference import build
 from safetensors import safe_open
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 
 def main(folder: str) -> None:
@@ -21,18 +20,7 @@ def main(folder: str) -> None:
         shape = json.loads(file.metadata()["config"])
         prefix = "weights/"
         weights = {name.removeprefix(prefix): file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}
-    config = Qwen3Config(
-        vocab_size=shape["vocab_size"],
-        hidden_size=shape["d_model"],
-        num_hidden_layers=shape["n_layers"],
-        num_attention_heads=shape["n_heads"],
-        num_key_value_heads=shape["n_kv_heads"],
-        head_dim=shape["head_dim"],
-        intermediate_size=shape["d_ff"],
-        rope_parameters={"rope_type": "default", "rope_theta": shape["rope_theta"]},
-        tie_word_embeddings=shape["tied"],
-    )
-    model = Qwen3ForCausalLM(config).to(torch.float32)
+    model = build(shape, seed=0)
     model.load_state_dict(weights, strict=False)  # a tied head has no weights of its own
     model.save_pretrained(pathlib.Path(folder) / "hf_tied", max_shard_size="12KB")
 

@@ -1,8 +1,6 @@
 """A disk that is full for a while: what was not taken whole is not there, and what is written later is whole."""
 
-import contextlib
 import os
-import resource
 
 import pytest
 
@@ -13,20 +11,11 @@ from rw.workers.journal import Journal
 from rw.workers.ledger import Ledger, read_ledger
 from rw.workers.lines import append_line, read_lines, write_line
 
+from ..full_disk import room_for
+
 CALL = CallId(1, 0, 0, 1, 0)
 OTHER = CallId(1, 0, 0, 1, 1)
 MADE_OF = {"w": {"model": "m", "input_price": 1.0, "output_price": 1.0}}
-
-
-@contextlib.contextmanager
-def room_for(size):
-    """No file grows beyond so many bytes: a write that begins before them is cut there, a later one fails."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def reply(text):
