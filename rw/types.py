@@ -86,6 +86,26 @@ class Violation(enum.StrEnum):
     ANSWER_PREMATURE = "answer_premature"
 
 
+PROGRAM_KINDS = ("stdin", "function", "asserts")
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramTests:
+    """The tests that a program must pass, all of them, in order.
+
+    `stdin`: one text a test goes in, one must come out. `function`: a tuple of arguments goes in and a value must come
+    back, both as JSON has them. `asserts`: `inputs` are Python sources that raise where the program is wrong, and there
+    are no outputs.
+    """
+
+    kind: str  # of PROGRAM_KINDS
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...] = ()
+    function: str = ""  # what is called: a function, or a method of `class Solution`
+    setup: str = ""  # source that the program may rely on, run before it
+    public: int = 0  # the first so many are shown in the question itself
+
+
 @dataclasses.dataclass(frozen=True)
 class Query:
     """One question x. `prompt` is what router and Workers read: the question and its set's answer-format line."""
@@ -94,7 +114,7 @@ class Query:
     dataset: str  # a key of scoring.SCORERS
     domain: str
     prompt: str
-    reference: Any  # what the scorer compares with: a string, or a tuple of accepted strings
+    reference: Any  # what the scorer compares with: a string, a tuple of accepted strings, or ProgramTests
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # e.g. the bare question of a recorded answer
 
 
@@ -150,6 +170,18 @@ class WorkerCall:
     retry_cost_usd: float = 0.0  # of failed attempts that reported usage: paid, and no part of cost_usd
 
 
+class VerdictKind(enum.StrEnum):
+    """Why an answer is right or not; only a sandbox fault is not on its own account."""
+
+    PASS = "pass"
+    WRONG = "wrong"
+    TIME = "time"  # the answer made its judge, or was as a program itself, too slow
+    MEMORY = "memory"
+    OUTPUT = "output"  # more of it than is allowed
+    CRASH = "crash"  # ended by an exception, a signal or an exit status
+    SANDBOX_FAULT = "sandbox_fault"  # nothing was learnt of the answer: the rollout is excluded, never wrong
+
+
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """What a scorer says of an answer."""
@@ -157,6 +189,8 @@ class Verdict:
     correct: bool
     detail: str = ""
     tier: str = ""  # sandbox tier, for programs
+    kind: str = ""  # a VerdictKind; empty where only right and wrong are told apart
+    scorer: str = ""  # name and version of the rule, such as math/1
 
 
 @dataclasses.dataclass(frozen=True)
