@@ -21,6 +21,7 @@ from rw.data import replay
 from rw.errors import ConfigError, OutageError, RwError
 from rw.interrupts import STOP_FILE, Interrupts, StopRequested, run_in_loop
 from rw.journals import open_journals
+from rw.judging import open_scorer
 from rw.learner.checkpoint import load_params
 from rw.model.qwen3 import shapes_of
 from rw.processes import Processes
@@ -208,7 +209,8 @@ class Parts:
                 pool_config,
             ),
             JournaledScore(self.scorer, journal),
-            on_rollout=functools.partial(write_final, journal),
+            credit=config.credit,
+            on_rollout=functools.partial(write_final, journal, keeps_verdict=config.credit.is_of_answer),
             **options,
         )
         async with contextlib.aclosing(stream):
@@ -250,7 +252,7 @@ async def open_parts(
         checked = None if http is None else UsageCheckedClient(http, usage)
         client = with_cassette(checked, config, endpoints, ledger, stack, processes.count)
         stack.push_async_callback(client.close)
-        scorer = await stack.enter_async_context(Scorer(timeout_s=config.rollout.scorer_timeout_s))
+        scorer = await stack.enter_async_context(open_scorer(config))
         device = DeviceThread(guarded=not processes.is_alone)
         stack.callback(device.close)
         prompts = Prompts.load(config.protocol.templates)

@@ -2,34 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from rw.data import replay
+from rw.data.config import DataConfig
+from rw.data.mixture import POOL, Mixture
 from rw.data.order import batch_indices
-from rw.errors import DataError
+from rw.data.prepared import read_queries
+from rw.errors import ConfigError, DataError
 from rw.protocol.dialogue import RouterProtocol
 from rw.run_config import RunConfig
 from rw.simulation import queries as simulated_queries
-from rw.types import Query
+from rw.types import ProgramTests, Query
 
+SPLITS = ("train", "validation", "test")
 QueryBatches = Callable[[int, int], list[Query]]  # (data batch index b, queries) -> the queries of that batch
 
 
 def query_batches(config: RunConfig) -> QueryBatches:
-    """The training queries as a pure function of b, so that a resumed run goes on where it stopped."""
+    """The training queries as a pure function of b, so that a resumed run goes on where it stopped.
+
+    Batches of another size than the run's, those of its warm start, take all questions as one pool.
+    """
     if config.data.source == "simulated":
         world_seed, seed = config.workers.world_seed, config.seed
         return lambda b, size: simulated_queries.batch(world_seed, b, size, "train", draw_seed=seed)
-    train, _ = recorded_questions(config)
+    train = recorded_questions(config)[0] if config.data.source == "nq6" else file_questions(config.data).train
     if config.queries_per_batch > len(train):
         raise DataError(f"queries_per_batch={config.queries_per_batch} is more than the {len(train)} training queries")
-    return lambda b, size: [train[index] for index in batch_indices(config.seed, b, len(train), size)]
+    batches = None if config.data.source == "nq6" else mixture(config).dataset()
+
+    def batch(b: int, size: int) -> list[Query]:
+        if batches is not None and size == config.queries_per_batch:
+            return batches[b]
+        return [train[index] for index in batch_indices(config.seed, b, len(train), size)]
+
+    return batch
+
+
+def mixture(config: RunConfig) -> Mixture:
+    """What `data.source='files'` makes up the batches from."""
+    return Mixture(file_questions(config.data).train, config.data.mixture(), config.queries_per_batch, config.seed)
+
+
+def passes(config: RunConfig, batches: int) -> dict[str, float]:
+    """How often the first batches of a run pass over each of its data sets; nothing of questions drawn without end."""
+    if config.data.source == "simulated":
+        return {}
+    if config.data.source == "nq6":
+        return {POOL: batches * config.queries_per_batch / len(recorded_questions(config)[0])}
+    return mixture(config).passes(batches)
 
 
 def held_out_queries(config: RunConfig) -> tuple[list[Query], list[Query]]:
     """(validation, test): the questions of the run's evaluations. Neither is ever trained on."""
     evaluation, data = config.evaluation, config.data
     sizes = (evaluation.validation_queries if evaluation.every else 0, evaluation.test_queries)
+    if data.source == "files":
+        found = file_questions(data)
+        return _spread(found.validation, sizes[0], "validation"), _spread(found.test, sizes[1], "test")
     if data.source == "nq6":
         all_queries, _, _ = replay.load_nq6()
         _, *held_out = replay.split(all_queries, data.split_seed, data.test_queries, data.validation_queries)
@@ -56,14 +91,90 @@ def recorded_questions(config: RunConfig) -> tuple[list[Query], replay.Answers]:
     return train, answers
 
 
-def check_prompts(protocol: RouterProtocol, queries: QueryBatches, batches: int, size: int) -> None:
-    """Raises DataError for the first query of batches 0, …, `batches` - 1 whose prompt is over the limit.
+class FileQuestions(NamedTuple):
+    """What the prepared files of a run hold."""
+
+    train: tuple[Query, ...]
+    validation: tuple[Query, ...]
+    test: tuple[Query, ...]
+    fingerprints: Mapping[str, str]  # of each split: sha256 (hex) of the checksums of its files
+
+
+def file_questions(data: DataConfig) -> FileQuestions:
+    """The questions of prepared files, all that they hold.
+
+    Raises:
+        ConfigError: a file that is not there, with the command that makes one.
+        DataError: a file that cannot be used, an id that occurs twice, or a held-out question that is trained on.
+    """
+    paths = (data.train_files, data.validation_files, data.test_files)
+    for path in (path for some in paths for path in some):
+        if not os.path.isfile(path):
+            raise ConfigError(
+                f"{path}, of the config's data section, is not there; make it: "
+                f"rw data prepare --dataset NAME --input FILE|DIR|hub --output {path}"
+            )
+    stamps = tuple((path, os.stat(path).st_mtime_ns, os.stat(path).st_size) for some in paths for path in some)
+    return _read_files(paths, stamps)
+
+
+@functools.lru_cache(maxsize=2)
+def _read_files(paths: Sequence[Sequence[str]], stamps: Sequence[tuple[str, int, int]]) -> FileQuestions:
+    """`stamps` tell files that were changed from those read before."""
+    read = [[read_queries(path) for path in some] for some in paths]
+    splits = {name: tuple(q for one in files for q in one.queries) for name, files in zip(SPLITS, read, strict=True)}
+    sums = ["".join(one.header["sha256"] for one in files) for files in read]
+    seen: dict[str, str] = {}
+    for name, queries in splits.items():
+        for query in queries:
+            if query.id in seen:
+                raise DataError(
+                    f"question {query.id} is in data.{seen[query.id]}_files and again in data.{name}_files; ids must "
+                    "be different, and what is held out must not be trained on"
+                )
+            seen[query.id] = name
+    trained = {_normalised(query): query.id for query in splits["train"]}
+    for name in SPLITS[1:]:
+        for query in splits[name]:
+            if (same := trained.get(_normalised(query))) is not None:
+                raise DataError(
+                    f"question {query.id} of data.{name}_files asks what {same} of data.train_files asks; what is held "
+                    "out must not be trained on: prepare the files again with --disjoint-from"
+                )
+    fingerprints = {name: hashlib.sha256(sum_.encode()).hexdigest() for name, sum_ in zip(SPLITS, sums, strict=True)}
+    return FileQuestions(**splits, fingerprints=fingerprints)
+
+
+def _normalised(query: Query) -> str:
+    """A prompt but for case and white space."""
+    return " ".join(query.prompt.casefold().split())
+
+
+def _spread(queries: Sequence[Query], size: int, name: str) -> list[Query]:
+    """The first `size` questions, as many of each data set as can be, in the order of the files."""
+    if size > len(queries):
+        raise DataError(f"evaluation.{name}_queries={size} is more than the {len(queries)} of data.{name}_files")
+    by_set: dict[str, list[int]] = {}
+    for place, query in enumerate(queries):
+        by_set.setdefault(query.dataset, []).append(place)
+    in_turn = sorted((rank, place) for places in by_set.values() for rank, place in enumerate(places))
+    return [queries[place] for place in sorted(place for _, place in in_turn[:size])]
+
+
+def has_programs(queries: Iterable[Query]) -> bool:
+    """Whether the answer to any of them is a program that will be run."""
+    return any(isinstance(query.reference, ProgramTests) for query in queries)
+
+
+def check_prompts(protocol: RouterProtocol, queries: QueryBatches, batches: int, size: int) -> list[Query]:
+    """All different queries of batches 0, …, `batches` - 1; DataError for the first whose prompt is over the limit.
 
     A prompt is never cut, so such a query would end the run in its step; it must do so before anything is spent.
     """
-    seen: set[str] = set()
+    seen: dict[str, Query] = {}
     for b in range(batches):
-        new = [query for query in queries(b, size) if query.prompt not in seen]
-        for query in new:
+        new = {query.prompt: query for query in queries(b, size) if query.prompt not in seen}
+        for query in new.values():
             protocol.check_fits(query)
-        seen.update(query.prompt for query in new)
+        seen.update(new)
+    return list(seen.values())

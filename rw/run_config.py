@@ -9,14 +9,17 @@ import dataclasses
 from collections.abc import Iterable
 
 from rw.core.losses import LossConfig
+from rw.data.config import DataConfig
 from rw.errors import ConfigError
 from rw.learner.batch import BatchConfig
 from rw.learner.optimizer import OptimizerConfig
 from rw.model.attention import check_config
 from rw.model.config import ModelConfig
 from rw.protocol.config import ProtocolConfig
+from rw.rollout.credit import CreditConfig
 from rw.sampler.engine import EngineConfig
 from rw.sampler.interface import SamplingConfig
+from rw.scoring.config import ScoringConfig
 from rw.types import RETRY_COSTS
 from rw.workers.budget import BudgetConfig
 from rw.workers.config import ClientConfig, WorkerEndpoint
@@ -33,9 +36,12 @@ PLACEMENT = ("mesh.*", "batch.micro_batch", "batch.packing", "model.attention", 
 MAY_CHANGE = (
     "steps", "journal.*", "checkpoint.*", "evaluation.*", "log.*", "rollout.*", "client.*", "budget.*",
     "workers.latency_*", "workers.fault_rate", "workers.lost_call_rate", "workers.file", "workers.cassette*",
-    "workers.allow_live", *PLACEMENT,
+    "workers.allow_live", "data.test_files", "scoring.allow_weak_sandbox", *PLACEMENT,
     *(f"workers.endpoints.*.{name}" for name in WORKER_MAY_CHANGE),
 )  # fmt: skip
+
+# Which workers.kind can answer the questions of which data.source.
+ANSWERED_BY = {"simulated": ("simulated", "http"), "nq6": ("replay", "http"), "files": ("http",)}
 
 QWEN3_4B = ModelConfig(
     vocab_size=151_936,
@@ -61,20 +67,6 @@ def _require_at_least(section: object, path: str, least: float, *names: str) -> 
         value = getattr(section, name)
         if value is not None and not value >= least:
             raise ConfigError(f"{path}{name}={value} must be at least {least}")
-
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig:
-    """Which queries a run trains on."""
-
-    source: str = "simulated"  # simulated | nq6
-    split_seed: int = 0  # nq6: which questions are held out for testing
-    test_queries: int = 120  # nq6: how many
-    validation_queries: int = 40  # nq6: how many others are held out to choose the best router by
-
-    def __post_init__(self):
-        require_one_of("data.source", self.source, ("simulated", "nq6"))
-        _require_at_least(self, "data.", 0, "test_queries", "validation_queries")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,11 +220,12 @@ class RolloutConfig:
 
     concurrency: int = 256
     deadline_s: float | None = 1800.0  # wall clock a rollout; None: no limit; not applied with deterministic=True
-    scorer_timeout_s: float = 60.0
+    scorer_timeout_s: float = 60.0  # beyond a scorer's own limits: one that takes longer is at fault, not the answer
+    scorer_processes: int | None = None  # that score side by side; None: half of the cores, and 2 at least
     max_lost: float = 0.5  # share of a batch's rollouts lost to infrastructure beyond which the run stops; 1: never
 
     def __post_init__(self):
-        _require_at_least(self, "rollout.", 1, "concurrency")
+        _require_at_least(self, "rollout.", 1, "concurrency", "scorer_processes")
         if not 0 <= self.max_lost <= 1:
             raise ConfigError(f"rollout.max_lost={self.max_lost} must lie in [0, 1]")
         for name in ("deadline_s", "scorer_timeout_s"):
@@ -328,6 +321,8 @@ class RunConfig:
     client: ClientConfig = ClientConfig()
     budget: BudgetConfig = BudgetConfig()
     rollout: RolloutConfig = RolloutConfig()
+    scoring: ScoringConfig = ScoringConfig()
+    credit: CreditConfig = CreditConfig()
     reward: RewardConfig = RewardConfig()
     advantage: AdvantageChoice = AdvantageChoice()
     loss: LossConfig = LossConfig()
@@ -346,10 +341,16 @@ class RunConfig:
         _require_at_least(self, "", 0, "seed")
         if max(self.seed, self.warmstart.seed) >= 2**32:
             raise ConfigError(f"seed={self.seed} and warmstart.seed={self.warmstart.seed} must be below 2^32")
-        if self.workers.kind != "http" and (self.data.source == "simulated") != (self.workers.kind == "simulated"):
+        if self.workers.kind not in ANSWERED_BY[self.data.source]:
             raise ConfigError(
                 f"workers.kind={self.workers.kind!r} cannot answer the questions of data.source={self.data.source!r}: "
-                "'simulated' and 'simulated' belong together, and so do 'nq6' and 'replay' or 'http'"
+                f"it must be {' or '.join(map(repr, ANSWERED_BY[self.data.source]))}"
+            )
+        self.data.check_batch(self.queries_per_batch)
+        if self.rollout.scorer_timeout_s < 4 * self.scoring.math_s:
+            raise ConfigError(
+                f"rollout.scorer_timeout_s={self.rollout.scorer_timeout_s:g} is less than four times scoring.math_s="
+                f"{self.scoring.math_s:g}: a slow answer would be lost where it must count as wrong; raise it"
             )
         check_arms(self)
         check_config(self.model, packed=self.batch.packing == "packed")
@@ -375,11 +376,17 @@ def check_arms(config: RunConfig) -> None:
             f"evaluation.arms={config.evaluation.arms}: {', '.join(unknown)} cannot be had with workers.kind="
             f"{config.workers.kind!r}; leave it out"
         )
-    if config.data.source == "nq6":
-        if config.evaluation.test_seed is not None:
-            raise ConfigError("evaluation.test_seed draws simulated questions only; for nq6 set data.split_seed")
-        for name in ("validation_queries", "test_queries"):
-            wanted, held_out = getattr(config.evaluation, name), getattr(config.data, name)
-            is_used = name == "test_queries" or config.evaluation.every
-            if is_used and wanted > held_out:
-                raise ConfigError(f"evaluation.{name}={wanted} is more than data.{name}={held_out}, which are held out")
+    if config.data.source != "simulated" and config.evaluation.test_seed is not None:
+        raise ConfigError(
+            "evaluation.test_seed draws simulated questions only; set data.split_seed (nq6) or data.test_files (files)"
+        )
+    for name in ("validation_queries", "test_queries"):
+        wanted = getattr(config.evaluation, name)
+        if not wanted or not (name == "test_queries" or config.evaluation.every):
+            continue
+        if config.data.source == "nq6" and wanted > getattr(config.data, name):
+            held_out = getattr(config.data, name)
+            raise ConfigError(f"evaluation.{name}={wanted} is more than data.{name}={held_out}, which are held out")
+        files, off = name.replace("queries", "files"), "every" if name == "validation_queries" else name
+        if config.data.source == "files" and not getattr(config.data, files):
+            raise ConfigError(f"evaluation.{name}={wanted} without data.{files}: name some, or set evaluation.{off}=0")

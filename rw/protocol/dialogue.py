@@ -169,15 +169,21 @@ class Dialogue:
             return ()
         return self._accept(actions, closed=int(tokens[-1]) == self._protocol.codec.im_end)
 
-    def take_replies(self, replies: Sequence[str]) -> None:
-        """Inserts the outputs of the planned calls, in their order, or ends as exhausted where they do not fit."""
+    def take_replies(self, replies: Sequence[str], remarks: Sequence[str] = ()) -> None:
+        """Inserts the outputs of the planned calls, in their order, or ends as exhausted where they do not fit.
+
+        Args:
+            remarks: one a reply or none at all: what the environment adds behind each. The router reads it inside the
+                observation; no Worker does.
+        """
         if len(replies) != self._awaited or not replies:
             raise RuntimeError(f"{self._awaited} replies are due, not {len(replies)}")
         self._awaited = 0
         nodes = self.state.nodes[len(self.state.nodes) - len(replies) :]
         self._replies.update({node.id: reply for node, reply in zip(nodes, replies, strict=True)})
         closed = int(self.context.tokens[-1]) == self._protocol.codec.im_end
-        self._insert(self._protocol.framing.observations(self.state, replies, closed, self.tokens_left))
+        shown = [reply + remark for reply, remark in zip(replies, remarks, strict=True)] if remarks else replies
+        self._insert(self._protocol.framing.observations(self.state, shown, closed, self.tokens_left))
 
     def _check_turn(self, tokens: np.ndarray, turn: TurnText, limits: TurnLimits, stop: str) -> bool:
         """Whether the turn ended by itself; ValueError where the sampler broke its contract."""

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from rw.errors import FailureCause, InfrastructureFailure
 from rw.protocol.dialogue import PlannedCall, RouterProtocol, TurnLimits
-from rw.rollout.tasks import cancel_all
+from rw.rollout.tasks import cancel_all, gather_or_cancel
 from rw.sampler.interface import EpisodeId, SampledTurn, Sampler, TurnRequest
-from rw.types import POLICY_SEGMENTS, CallId, CallStatus, Mode, Query, Status, Trajectory, WorkerCall
+from rw.types import POLICY_SEGMENTS, CallId, CallStatus, Mode, Query, Role, Status, Trajectory, WorkerCall
 from rw.workers.interface import WorkerClient, WorkerRequest, stopped_call
+
+# (call, question, an executor's reply) -> what the router is told of its program, "" for nothing
+Feedback: TypeAlias = Callable[[CallId, Query, str], Awaitable[str]]
 
 
 async def run_episode(
@@ -61,6 +65,7 @@ class Episode:
     sampler: Sampler
     workers: WorkerClient
     policy_version: int
+    feedback: Feedback | None = None
 
     def __post_init__(self):
         self.id = EpisodeId(step=self.step, query_id=self.query.id, rollout=self.rollout_index)
@@ -81,7 +86,7 @@ class Episode:
                 planned = self.dialogue.take_turn(sampled.tokens, sampled.logprobs, sampled.stop)
                 if planned:
                     replies = await self._worker_replies(turn, planned)
-                    self.dialogue.take_replies(replies)
+                    self.dialogue.take_replies(replies, await self._remarks(turn, planned, replies))
         except InfrastructureFailure as failure:
             return self.failed(failure.cause)
         finally:
@@ -124,9 +129,25 @@ class Episode:
             raise InfrastructureFailure(FailureCause(cause), f"no reply to {', '.join(call.node_id for call in lost)}")
         return [call.output for call in calls]
 
+    async def _remarks(self, turn: int, planned: Sequence[PlannedCall], replies: Sequence[str]) -> list[str]:
+        """What is added to each reply for the router; nothing at all without feedback or outside agentic mode."""
+        if self.feedback is None or self.dialogue.mode is not Mode.AGENTIC:
+            return []
+
+        async def remark(call: int, role: Role | None, reply: str) -> str:
+            return (
+                "" if role is not Role.EXECUTOR else await self.feedback(self._call_id(turn, call), self.query, reply)
+            )
+
+        plans = enumerate(zip(planned, replies, strict=True))
+        return await gather_or_cancel(remark(call, plan.role, reply) for call, (plan, reply) in plans)
+
+    def _call_id(self, turn: int, call: int) -> CallId:
+        return CallId(step=self.step, group=self.group_index, rollout=self.rollout_index, turn=turn, call=call)
+
     def _worker_request(self, turn: int, call: int, planned: PlannedCall) -> WorkerRequest:
         return WorkerRequest(
-            id=CallId(step=self.step, group=self.group_index, rollout=self.rollout_index, turn=turn, call=call),
+            id=self._call_id(turn, call),
             worker_id=planned.worker_id,
             node_id=planned.node_id,
             role=planned.role,

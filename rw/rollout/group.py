@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
-from rw.errors import ConfigError, DataError, FailureCause, RwError
+from rw.errors import ConfigError, DataError, FailureCause, InfrastructureFailure, RwError
+from rw.rollout.credit import PAPER, CreditConfig, Score, judge
 from rw.rollout.pool import EpisodePool
 from rw.rollout.tasks import gather_or_cancel
-from rw.types import Group, Mode, Query, ScoredTrajectory, Status, Trajectory, Verdict
+from rw.types import Group, Mode, Query, ScoredTrajectory, Status, Trajectory
 
 log = logging.getLogger(__name__)
-
-Score: TypeAlias = Callable[[Query, str], Awaitable[Verdict]]  # bounds its own time; an exception is a scorer fault
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +54,7 @@ async def run_group(
     *,
     step: int,
     policy_version: int,
+    credit: CreditConfig = PAPER,
     on_rollout: Callable[[ScoredTrajectory], None] = lambda rollout: None,
 ) -> Group:
     """Runs and scores the K rollouts of a query side by side; `on_rollout` is told of each when it has its verdict.
@@ -67,7 +66,7 @@ async def run_group(
         trajectory = await pool.run(
             task.query, task.index, index, task.forced_mode, step=step, policy_version=policy_version
         )
-        scored = await score_trajectory(task.query, trajectory, score)
+        scored = await score_trajectory(task.query, trajectory, score, credit)
         on_rollout(scored)
         return scored
 
@@ -75,7 +74,9 @@ async def run_group(
     return Group(index=task.index, query=task.query, forced_mode=task.forced_mode, rollouts=tuple(rollouts))
 
 
-async def score_trajectory(query: Query, trajectory: Trajectory, score: Score) -> ScoredTrajectory:
+async def score_trajectory(
+    query: Query, trajectory: Trajectory, score: Score, credit: CreditConfig = PAPER
+) -> ScoredTrajectory:
     """Adds the verdict to an answered trajectory.
 
     A scorer that raises or runs out of time says nothing about the answer: the rollout is excluded, never wrong.
@@ -83,13 +84,12 @@ async def score_trajectory(query: Query, trajectory: Trajectory, score: Score) -
     if trajectory.status is not Status.ANSWERED:
         return ScoredTrajectory(trajectory, verdict=None)
     try:
-        verdict = await score(query, trajectory.answer)
+        verdict = await judge(query, trajectory, score, credit)
     except RwError:
         raise
     except Exception as error:
         log.error("scoring rollout %d of %s failed: %s", trajectory.rollout_index, query.id, error, exc_info=error)
-        failed = dataclasses.replace(
-            trajectory, status=Status.INFRASTRUCTURE_FAILURE, cause=FailureCause.SCORER_FAULT.value, answer=None
-        )
+        cause = error.cause if isinstance(error, InfrastructureFailure) else FailureCause.SCORER_FAULT
+        failed = dataclasses.replace(trajectory, status=Status.INFRASTRUCTURE_FAILURE, cause=cause.value, answer=None)
         return ScoredTrajectory(failed, verdict=None)
     return ScoredTrajectory(trajectory, verdict)

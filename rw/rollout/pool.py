@@ -15,7 +15,7 @@ import numpy as np
 
 from rw.errors import ConfigError, FailureCause, RwError
 from rw.protocol.dialogue import RouterProtocol
-from rw.rollout.episode import Episode
+from rw.rollout.episode import Episode, Feedback
 from rw.sampler.interface import Sampler
 from rw.types import Mode, Query, Status, Trajectory
 from rw.workers.interface import WorkerClient
@@ -48,8 +48,16 @@ class PoolConfig:
 class EpisodePool:
     """Runs episodes with one protocol, sampler and Worker client, at most `config.concurrency` at a time."""
 
-    def __init__(self, protocol: RouterProtocol, sampler: Sampler, workers: WorkerClient, config: PoolConfig):
+    def __init__(
+        self,
+        protocol: RouterProtocol,
+        sampler: Sampler,
+        workers: WorkerClient,
+        config: PoolConfig,
+        feedback: Feedback | None = None,
+    ):
         self.protocol = protocol
+        self.feedback = feedback
         self.sampler = sampler
         self.workers = workers
         self.config = config
@@ -91,6 +99,7 @@ class EpisodePool:
                         sampler=self.sampler,
                         workers=self.workers,
                         policy_version=policy_version,
+                        feedback=self.feedback,
                     )
                     return await episode.run()
             except RwError:

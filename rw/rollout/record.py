@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import lzma
@@ -20,6 +21,7 @@ from rw.types import (
     POLICY_SEGMENTS,
     Group,
     Mode,
+    ProgramTests,
     Query,
     ScoredTrajectory,
     Segment,
@@ -63,7 +65,7 @@ def describe(
             for code, start, end in segment_runs(trajectory.segments)
         ],
         "answer": trajectory.answer,
-        "reference": query.reference,
+        "reference": _described_reference(query.reference),
         "metadata": dict(query.metadata),
         "correct": None if verdict is None else verdict.correct,
         "verdict": None if verdict is None else dataclasses.asdict(verdict),
@@ -83,6 +85,21 @@ def describe(
             "logprobs": trajectory.sampled_logprobs[is_policy].tolist(),
         }
     return record
+
+
+def _described_reference(reference: Any) -> Any:
+    """A reference as the records show it. Tests are named by count and digest: each rollout of a group would repeat
+    them, at up to 256 KB."""
+    if not isinstance(reference, ProgramTests):
+        return reference
+    fields = json.dumps(vars(reference), sort_keys=True)
+    return {
+        "kind": reference.kind,
+        "tests": len(reference.inputs),
+        "public": reference.public,
+        "function": reference.function,
+        "sha256": hashlib.sha256(fields.encode("utf-8", "surrogatepass")).hexdigest(),
+    }
 
 
 def _measured(number: float) -> float | None:
@@ -127,6 +144,8 @@ def load_trajectory(record: Mapping[str, Any]) -> ScoredTrajectory:
 
 def read_groups(path: str | os.PathLike) -> list[Group]:
     """The groups of a file that `TrajectoryWriter` wrote, in its order; under xz where the name ends so.
+
+    The reference of a question that asks for a program is what the record says of its tests, not the tests.
 
     Raises:
         DataError: it cannot be read, or a record lacks what is needed, its arrays perhaps; names the line.

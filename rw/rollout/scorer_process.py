@@ -1,6 +1,7 @@
-"""The child process of `scorer.Scorer`: reads requests from standard input, writes verdicts to standard output.
+"""The child process of `scorer.Scorer`: reads requests from standard input, writes results to standard output.
 
-Both ways a message is a four-byte length and a pickle. Imports neither jax nor asyncio; ends when its input ends.
+Both ways a message is a four-byte length and a pickle; the first one says what is served. Imports neither jax nor
+asyncio; ends when its input ends.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import signal
 import struct
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from rw.scoring.config import ScoringConfig
 
 HEADER = struct.Struct(">I")  # length in bytes of the pickle that follows
 
@@ -23,20 +27,31 @@ def frame(message: Any) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-def main(scorers: str) -> None:
-    """Serves the mapping named `module:attribute` until standard input ends."""
-    # Both may come to the whole process group; the parent decides when a step is over.
+def served(name: str, config: ScoringConfig) -> Mapping[str, Callable]:
+    """The functions named `module:attribute`: a mapping, or a function of the config that makes one."""
+    module, attribute = name.split(":")
+    found = getattr(importlib.import_module(module), attribute)
+    return found(config) if callable(found) else found
+
+
+def main() -> None:
+    """Serves (key, response, query) until standard input ends; replies are (True, result) or (False, traceback)."""
+    # Both may come to the whole process group; the parent decides when a step is over. A handler, since a signal that
+    # is ignored stays so in the programs that a scorer starts.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda *_: None)
     requests = sys.stdin.buffer
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a scorer prints goes to standard error, not between the replies
-    module, attribute = scorers.split(":")
-    functions = getattr(importlib.import_module(module), attribute)
+    functions: Mapping[str, Callable] | None = None
     while header := requests.read(HEADER.size):
-        dataset, answer, query = pickle.loads(requests.read(*HEADER.unpack(header)))
+        message = pickle.loads(requests.read(*HEADER.unpack(header)))
+        if functions is None:
+            functions = served(*message)
+            continue
+        key, response, query = message
         try:
-            reply = (True, functions[dataset](answer, query))
+            reply = (True, functions[key](response, query))
         except Exception:
             reply = (False, traceback.format_exc())
         replies.write(frame(reply))
@@ -44,4 +59,4 @@ def main(scorers: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

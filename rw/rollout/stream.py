@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from rw.rollout.group import GroupTask, Score, run_group
+from rw.rollout.credit import PAPER, CreditConfig, Score
+from rw.rollout.group import GroupTask, run_group
 from rw.rollout.pool import EpisodePool
 from rw.rollout.tasks import cancel_all
 from rw.types import Group, ScoredTrajectory, Status
@@ -28,6 +29,7 @@ async def stream_groups(
     *,
     step: int,
     policy_version: int,
+    credit: CreditConfig = PAPER,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_rollout: Callable[[ScoredTrajectory], None] = lambda rollout: None,
 ) -> AsyncIterator[Group]:
@@ -50,7 +52,9 @@ async def stream_groups(
         on_progress(progress)
 
     running = {
-        asyncio.create_task(run_group(task, pool, score, step=step, policy_version=policy_version, on_rollout=count))
+        asyncio.create_task(
+            run_group(task, pool, score, step=step, policy_version=policy_version, credit=credit, on_rollout=count)
+        )
         for task in tasks
     }
     finished: set[asyncio.Task[Group]] = set()

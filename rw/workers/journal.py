@@ -6,6 +6,7 @@ the order in which they happen to a rollout:
     turn      a router turn as sampled, with the digest of the context it was sampled on;
     intent    a call about to be sent, with the digest of its request;
     response  how the call ended; the reply is used only after this line is written;
+    feedback  what the router was told of the program in a reply, which another run of it might not repeat;
     final     how the rollout ended, with its verdict.
 
 A restart reads them back: a journaled turn is not sampled again, an answered call is not sent again, and neither serves
@@ -84,6 +85,7 @@ class Journal:
         self._segment_s = segment_s
         self._turns: dict[tuple[str, int, int], tuple[str, JournaledTurn]] = {}
         self._responses: dict[CallId, tuple[str, WorkerCall]] = {}
+        self._feedback: dict[CallId, tuple[str, str]] = {}
         self._finals: dict[tuple[str, int], dict[str, Any]] = {}
         self._verdicts: dict[tuple[str, str], dict[str, Any]] = {}
         self._file: int | None = None  # descriptor of the open segment
@@ -120,6 +122,15 @@ class Journal:
     def write_response(self, call: CallId, digest: str, response: WorkerCall) -> None:
         """Keeps how a call ended, before anyone reads its reply."""
         self._write({"kind": "response", **_place(call), "digest": digest, "response": describe_call(response)})
+
+    def feedback(self, call: CallId, reply: str) -> str | None:
+        """What the router was told of that reply to that call; None where it was told nothing yet."""
+        told_of, found = self._feedback.get(call, (None, None))
+        return found if told_of == _digest(reply) else None
+
+    def write_feedback(self, call: CallId, reply: str, told: str) -> None:
+        """Keeps what the router will be told, before it is."""
+        self._write({"kind": "feedback", **_place(call), "reply": _digest(reply), "told": told})
 
     def verdict(self, query_id: str, answer: str) -> dict[str, Any] | None:
         """The verdict on an answer to a query, if it was journaled."""
@@ -239,6 +250,8 @@ class Journal:
             pass  # it may have been sent or not; the ledger says what it may have cost
         elif kind == "response":
             self._responses[_call(record)] = (record["digest"], load_call(record["response"]))
+        elif kind == "feedback":
+            self._feedback[_call(record)] = (record["reply"], record["told"])
         elif kind == "final":
             self._finals[record["query"], record["rollout"]] = dict(record)
             if record["verdict"] is not None and record["answer"] is not None:

@@ -134,7 +134,7 @@ def test_record_of_a_single_rollout_reads_as_it_happened(codec):
         "reference": ["Lima", "Ciudad"],
         "metadata": {"question": "Capital?"},
         "correct": True,
-        "verdict": {"correct": True, "detail": "alias", "tier": ""},
+        "verdict": {"correct": True, "detail": "alias", "tier": "", "kind": "", "scorer": ""},
         "rewards": {"task": 1.0, "efficiency": 0.5},
         "cost_usd": 0.000125,
         "calls": [
