@@ -1,5 +1,6 @@
 """Runs of the tiny config, in processes of their own as a user starts them; its warm start is made once."""
 
+import fcntl
 import os
 import pathlib
 import subprocess
@@ -21,17 +22,9 @@ def command():
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory):
-    """One device, as a user has, and a compile cache that the runs share."""
-    cache = tmp_path_factory.mktemp("compiled")
-    return {
-        **os.environ,
-        "XLA_FLAGS": "",
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-        "PYTHONPATH": str(ROOT),
-    }
+def environment():
+    """One device, as a user has; the compile cache is that of all tests."""
+    return {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +48,14 @@ def run(environment):
 
 @pytest.fixture(scope="session")
 def warm(run, tmp_path_factory):
-    """Directory of a warm start of the tiny config."""
-    workdir = tmp_path_factory.mktemp("warm") / "run"
-    run("warmstart", workdir)
+    """Directory of a warm start of the tiny config; the first worker that asks for it makes it for all."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    workdir = shared / "warm" / "run"
+    workdir.parent.mkdir(exist_ok=True)
+    with open(shared / "warm.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (workdir / "warmstart").is_dir():
+            run("warmstart", workdir)
     return workdir / "warmstart"

@@ -310,23 +310,21 @@ def beginning_from(path, **model):
     return dataclasses.replace(config, init=dataclasses.replace(config.init, source="params", path=str(path)))
 
 
-async def test_a_run_begins_from_a_directory_or_from_what_was_made_of_it_and_exports_with_its_files(tmp_path):
+@pytest.mark.parametrize("name", [pytest.param("published", marks=pytest.mark.full), "saved"])
+async def test_a_run_begins_from_a_directory_or_from_what_was_made_of_it_and_exports_with_its_files(tmp_path, name):
     params = published(tmp_path / "published", tiny().model)
     run("--from-hf", tmp_path / "published", "--to", tmp_path / "saved")
     expected = {name: x.astype(np.float32) for name, x in params.items()}  # master weights, whatever was stored
-    for name in ("published", "saved"):
-        config = beginning_from(tmp_path / name)
-        assert_same(await begin(config, tmp_path / f"run_{name}"), expected)
-        reference = tmp_path / f"run_{name}" / "reference"
-        shutil.rmtree(reference / "hf")  # as after a kill before they were copied
-        assert_same(await begin(config, tmp_path / f"run_{name}"), expected)
-        run("--from", reference, "--to-hf", tmp_path / f"out_{name}", "--dtype", "bfloat16")
-        assert_same(
-            read_hf(tmp_path / f"out_{name}", dataclasses.replace(config.model, param_dtype="bfloat16")), params
-        )
-        assert (tmp_path / f"out_{name}" / "chat_template.jinja").read_text() == "{{ 'a template of theirs' }}"
-    by_step = make_run(tmp_path / "run_saved", beginning_from(tmp_path / "saved"), best=1)
-    run("--from", tmp_path / "run_saved", "--to-hf", tmp_path / "trained")
+    config = beginning_from(tmp_path / name)
+    assert_same(await begin(config, tmp_path / "run"), expected)
+    reference = tmp_path / "run" / "reference"
+    shutil.rmtree(reference / "hf")  # as after a kill before they were copied
+    assert_same(await begin(config, tmp_path / "run"), expected)
+    run("--from", reference, "--to-hf", tmp_path / "out", "--dtype", "bfloat16")
+    assert_same(read_hf(tmp_path / "out", dataclasses.replace(config.model, param_dtype="bfloat16")), params)
+    assert (tmp_path / "out" / "chat_template.jinja").read_text() == "{{ 'a template of theirs' }}"
+    by_step = make_run(tmp_path / "run", config, best=1)
+    run("--from", tmp_path / "run", "--to-hf", tmp_path / "trained")
     assert_same(read_hf(tmp_path / "trained", tiny().model), by_step[1])
     assert (tmp_path / "trained" / "chat_template.jinja").exists()
 

@@ -198,9 +198,9 @@ def test_ten_random_kill_points_are_bitwise_equal(reference, command, environmen
 
 
 def test_sigterm_flushes_and_the_same_command_continues(reference, command, environment, run, warm, tmp_path):
-    workdir = tmp_path / "run"
+    workdir, overrides = tmp_path / "run", (f"--config.init.path={warm}", "--config.evaluation.test_queries=0")
     process = subprocess.Popen(
-        command("train", workdir, f"--config.init.path={warm}", "--config.workers.latency_s=0.3"),
+        command("train", workdir, *overrides, "--config.workers.latency_s=0.3"),
         env=environment, cwd=workdir.parent, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     for line in process.stdout:
@@ -213,7 +213,7 @@ def test_sigterm_flushes_and_the_same_command_continues(reference, command, envi
     assert "stopped by SIGTERM; the same command continues the run" in output
     done = rows(workdir)[-1]["step"]
     assert (workdir / "checkpoints" / str(done)).is_dir()
-    run("train", workdir, f"--config.init.path={warm}")
+    run("train", workdir, *overrides)
     assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4]
     assert_same_params(workdir, reference[0])
 
@@ -240,11 +240,13 @@ def test_a_finished_run_says_so_and_more_steps_extend_it(reference, run, warm, t
     shutil.copytree(reference[0], workdir)
     again = run("train", workdir, f"--config.init.path={warm}").stdout
     assert "config.steps=4: 0 to go" in again and "test:" not in again  # no question is answered twice
-    run("train", workdir, f"--config.init.path={warm}", "--config.steps=5")
+    longer = ("--config.steps=5", "--config.evaluation.arms=('trained',)")
+    run("train", workdir, f"--config.init.path={warm}", *longer)
     assert [row["step"] for row in rows(workdir)] == [1, 2, 3, 4, 5]
     assert rows(workdir)[-1]["rho_b"] == 0.0
 
 
+@pytest.mark.full
 def test_other_test_questions_set_the_old_answers_aside(reference, run, warm, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(reference[0], workdir)
