@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
-from rw.config import as_dict
 from rw.errors import ConfigError, WorkdirError
 from rw.learner.checkpoint import config_changes
 from rw.processes import Processes
+from rw.questions import recorded_config
 from rw.run_config import RunConfig
 from rw.workdir import Workdir
 
@@ -17,7 +17,7 @@ SEEN_AFTER_S = 30  # network file systems show a new file late
 
 async def check_same_config(config: RunConfig, processes: Processes) -> None:
     """Raises ConfigError where the processes of a job were started with different configs."""
-    configs = await processes.exchange(json.dumps(as_dict(config)))
+    configs = await processes.exchange(json.dumps(recorded_config(config)))
     for index, other in enumerate(configs):
         if changes := config_changes(json.loads(configs[0]), json.loads(other)):
             raise ConfigError(

@@ -25,7 +25,7 @@ from rw.learner.checkpoint import config_fingerprint, save_params
 from rw.learner.publish import publish
 from rw.metrics import MetricWriter
 from rw.parts import Parts
-from rw.questions import draw_seed_of_test, recorded_questions
+from rw.questions import draw_of_test, recorded_questions
 from rw.sampler.engine import SamplerEngine
 from rw.sampler.interface import Sampler
 from rw.sampler.scripted import ScriptedSampler
@@ -252,7 +252,7 @@ class FinalEvaluation:
         config = self.parts.config
         return {
             "split": "test",
-            "draw_seed": config.data.split_seed if config.data.source == "nq6" else draw_seed_of_test(config),
+            **draw_of_test(config),
             "queries": len(self.parts.test),
             "source": config.data.source,
             "step": step,

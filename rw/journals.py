@@ -7,11 +7,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rw.config import as_dict
 from rw.learner.checkpoint import lasting_fingerprint
 from rw.processes import Processes
 from rw.protocol.chat import TokenCodec
 from rw.protocol.prompts import Prompts
+from rw.questions import recorded_config
 from rw.run_config import MAY_CHANGE, RunConfig
 from rw.workdir import Workdir
 from rw.workers.config import WorkerEndpoint
@@ -36,7 +36,7 @@ def open_journals(
 ) -> Journals:
     """This process's journals of the run in this directory, for these Workers."""
     header = {
-        "run": lasting_fingerprint(as_dict(config), MAY_CHANGE),
+        "run": lasting_fingerprint(recorded_config(config), MAY_CHANGE),
         "prompts": prompts.fingerprint,
         "pool": _fingerprint([_asked(endpoint) for endpoint in endpoints]),
         "prices": _fingerprint([[worker.id, worker.input_price, worker.output_price] for worker in endpoints]),

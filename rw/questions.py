@@ -6,8 +6,9 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from rw.config import as_dict
 from rw.data import replay
 from rw.data.config import DataConfig
 from rw.data.mixture import POOL, Mixture
@@ -49,13 +50,22 @@ def mixture(config: RunConfig) -> Mixture:
     return Mixture(file_questions(config.data).train, config.data.mixture(), config.queries_per_batch, config.seed)
 
 
-def passes(config: RunConfig, batches: int) -> dict[str, float]:
-    """How often the first batches of a run pass over each of its data sets; nothing of questions drawn without end."""
+def passes(config: RunConfig) -> Callable[[int], dict[str, float]]:
+    """How often the first so many batches of a run pass over each of its data sets; nothing where questions are drawn
+    without end."""
     if config.data.source == "simulated":
-        return {}
+        return lambda batches: {}
     if config.data.source == "nq6":
-        return {POOL: batches * config.queries_per_batch / len(recorded_questions(config)[0])}
-    return mixture(config).passes(batches)
+        size = len(recorded_questions(config)[0])
+        return lambda batches: {POOL: batches * config.queries_per_batch / size}
+    return mixture(config).passes
+
+
+def passes_line(config: RunConfig) -> str:
+    """How often the whole run passes over each data set, in one line; empty where there are no passes."""
+    found = passes(config)(config.steps)
+    shown = ", ".join(f"{name} {count:.3g}" for name, count in found.items())
+    return f"{config.steps} batches pass over the training questions so often: {shown}" if found else ""
 
 
 def held_out_queries(config: RunConfig) -> tuple[list[Query], list[Query]]:
@@ -80,6 +90,13 @@ def draw_seed_of_test(config: RunConfig) -> int:
     """What draws the simulated test questions."""
     seed = config.evaluation.test_seed
     return config.seed if seed is None else seed
+
+
+def draw_of_test(config: RunConfig) -> dict[str, Any]:
+    """Which questions the test asks, as its records say it: by a seed, or by what the files hold."""
+    if config.data.source == "files":
+        return {"draw_seed": None, "files": file_questions(config.data).fingerprints["test"]}
+    return {"draw_seed": config.data.split_seed if config.data.source == "nq6" else draw_seed_of_test(config)}
 
 
 def recorded_questions(config: RunConfig) -> tuple[list[Query], replay.Answers]:
@@ -143,6 +160,13 @@ def _read_files(paths: Sequence[Sequence[str]], stamps: Sequence[tuple[str, int,
                 )
     fingerprints = {name: hashlib.sha256(sum_.encode()).hexdigest() for name, sum_ in zip(SPLITS, sums, strict=True)}
     return FileQuestions(**splits, fingerprints=fingerprints)
+
+
+def recorded_config(config: RunConfig) -> dict[str, Any]:
+    """The config as checkpoints and journals record it: with what the files of training questions hold, which their
+    paths do not tell."""
+    known = {} if config.data.source != "files" else {"train": file_questions(config.data).fingerprints["train"]}
+    return {**as_dict(config), **({"questions": known} if known else {})}
 
 
 def _normalised(query: Query) -> str:

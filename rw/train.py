@@ -47,6 +47,7 @@ from rw.learner.step import Learner, LearnerConfig
 from rw.memory import check_memory
 from rw.parts import Parts, run_interruptible
 from rw.processes import joined
+from rw.questions import passes, passes_line, recorded_config
 from rw.rollout.lag import LoopLag
 from rw.rollout.record import TrajectoryWriter
 from rw.run_config import MAY_CHANGE, RunConfig
@@ -151,7 +152,7 @@ class Trainer:
         self.optimizer = Optimizer(config.optimizer)
         learning = learner_config(config, advantage)
         self.learner = Learner(config.model, self.optimizer, initial, learning, parts.mesh)
-        identity = RunIdentity(as_dict(config), parts.codec.fingerprint, fingerprint(initial), config.seed)
+        identity = RunIdentity(recorded_config(config), parts.codec.fingerprint, fingerprint(initial), config.seed)
         parts.journals.identify(router=identity.reference_fingerprint)
         self.checkpoints = Checkpoints(
             parts.workdir.file("checkpoints"), identity, keep=config.checkpoint.keep, may_change=MAY_CHANGE
@@ -164,6 +165,7 @@ class Trainer:
         self.engine.check_concurrency(min(config.rollout.concurrency, own_queries * config.rollouts_per_query))
         self.greedy_router = GreedyRouter(parts)
         self.validation = Validation(parts, self.greedy_router)
+        self.passes = passes(config)
         self.metrics: metrics.MetricWriter | None = None  # of the first process of a job
         if parts.processes.is_first:
             self.metrics = metrics.MetricWriter(parts.workdir.path, tensorboard=config.log.tensorboard)
@@ -213,6 +215,8 @@ class Trainer:
             set_trajectories_aside(self.parts, self.version)
         self.validation.resume(self.version)
         await self.publish()
+        if line := passes_line(self.config):
+            progress.say(line)
         remaining = self.config.steps - self.next_batch
         if remaining > 0:
             progress.say(
@@ -312,6 +316,8 @@ class Trainer:
         row |= {f"sampler/{name}": value for name, value in self.engine.stats().items()}
         row |= {"rho_b": plan.forced_ratio, "data/batch_index": plan.data_batch_index}
         row |= {"data/unique_queries": len(plan.queries)}
+        row |= {f"data/passes/{name}": count for name, count in self.passes(plan.data_batch_index + 1).items()}
+        row |= self.parts.scorer.take_metrics()
         self.spent_usd = row["cost/total"]
         if config.log.trajectories_every and step % config.log.trajectories_every == 0:
             self.trajectories.write(step, processes.share(groups), processes.share(batch.rewards))

@@ -25,7 +25,7 @@ class Outcome:
     """One question under one arm. What infrastructure prevented is not correct and is counted beside, by `status`."""
 
     query_id: str
-    kind: str  # type of the question, by which shares and accuracies are split: `metadata["type"]`, else the domain
+    kind: str  # by which shares and accuracies are split: a simulated question's `metadata["type"]`, else the domain
     mode: str | None  # word of the mode; None where none was declared
     status: str  # a value of types.Status
     violation: str | None  # a value of types.Violation, where status is terminal_invalid
@@ -53,7 +53,7 @@ def outcome(group: Group, scored: ScoredTrajectory) -> Outcome:
     trajectory, query = scored.trajectory, group.query
     return Outcome(
         query_id=query.id,
-        kind=str(query.metadata.get("type", query.domain)),
+        kind=str(query.metadata["type"]) if query.dataset == "simulated" else query.domain,
         mode=None if trajectory.mode is None else trajectory.mode.word,
         status=trajectory.status.value,
         violation=None if trajectory.violation is None else trajectory.violation.value,
