@@ -55,7 +55,7 @@ class Scorer:
 
     def __init__(
         self,
-        scorers: str = "rw.scoring:SCORERS",
+        scorers: str = "rw.scoring:scorers",
         config: ScoringConfig = DEFAULTS,
         *,
         processes: int = 2,

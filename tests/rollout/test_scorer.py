@@ -1,6 +1,7 @@
 """Scorers in processes of their own: verdicts come back, faults become typed failures, nothing hangs."""
 
 import asyncio
+import dataclasses
 import os
 import pathlib
 import signal
@@ -9,8 +10,10 @@ import time
 import pytest
 
 from rw.errors import ConfigError, FailureCause, InfrastructureFailure
-from rw.rollout.scorer import Scorer
-from rw.types import Query, Verdict
+from rw.rollout.lag import LoopLag
+from rw.rollout.scorer import ENVIRONMENT, Scorer
+from rw.scoring.config import ScoringConfig
+from rw.types import ProgramTests, Query, Verdict
 
 SCORERS = "scorers_for_tests:SCORERS"
 
@@ -116,3 +119,61 @@ def test_bad_settings_are_refused():
         Scorer("rw.scoring")
     with pytest.raises(ConfigError, match="at least 1"):
         Scorer(SCORERS, processes=0)
+
+
+async def test_a_sandbox_fault_is_a_failure_of_its_own_cause():
+    async with Scorer(SCORERS, processes=1) as score:
+        with pytest.raises(InfrastructureFailure, match="no sandbox here") as caught:
+            await score(query("faulty_sandbox"), "x")
+        assert caught.value.cause is FailureCause.SANDBOX_FAULT
+        assert score.take_metrics()["scoring/faulty_sandbox/faults"] == 1
+
+
+async def test_scorers_are_made_by_a_function_of_the_config():
+    async with Scorer("scorers_for_tests:of_config", ScoringConfig(test_s=2.5), processes=1) as score:
+        assert (await score(query("limits"), "x")).detail == "2.5"
+
+
+async def test_no_key_of_the_environment_reaches_a_scorer(monkeypatch):
+    monkeypatch.setenv("OPENROUTER_API_KEY", "sk-secret")
+    async with Scorer(SCORERS, processes=1) as score:
+        verdict = await score(query("environment"), "x")
+    names = set(verdict.detail.split())
+    assert "PATH" in names and not names - {*ENVIRONMENT, "PYTHONPATH", "PYTHONHASHSEED"}
+
+
+async def test_signals_do_not_stay_ignored_in_what_a_scorer_starts():
+    async with Scorer(SCORERS, processes=1) as score:
+        assert (await score(query("signals_of_a_child"), "x")).correct
+
+
+async def test_the_limit_of_a_scorer_itself_comes_first():
+    async with Scorer(SCORERS, processes=1, timeout_s=20.0, own_limit_s=lambda query: 30.0) as score:
+        await score(query("exact"), "Lima")
+        score.timeout_s = 0.1  # beyond its own limit, which no answer here comes near
+        assert (await score(query("slow"), "0.4")).correct
+    async with Scorer(SCORERS, processes=1, timeout_s=20.0) as score:
+        await score(query("exact"), "Lima")
+        score.timeout_s = 0.1
+        with pytest.raises(InfrastructureFailure, match="scorer slow took more than 0.1 s"):
+            await score(query("slow"), "0.4")
+
+
+async def test_metrics_tell_of_each_data_set_how_long_it_took_and_waited():
+    async with Scorer(SCORERS, processes=1) as score:
+        await asyncio.gather(*[score(query("slow"), "0.2") for _ in range(3)], score(query("exact"), "Lima"))
+        found = score.take_metrics()
+        assert score.take_metrics() == {}
+    assert {name.split("/")[1] for name in found} == {"slow", "exact"}
+    assert found["scoring/slow/answers"] == 3 and found["scoring/slow/faults"] == 0
+    assert 0.2 <= found["scoring/slow/mean_s"] <= found["scoring/slow/max_s"]
+    assert found["scoring/slow/waiting_s"] >= 0.1  # in turn: 0, 0.2 and 0.4 s, and the start of the process
+
+
+async def test_answers_to_questions_with_large_tests_never_block_the_loop():
+    values = [list(range(40_000))]  # 270 KB as JSON
+    tests = ProgramTests("function", (tuple(values),), ([1],), "solve")
+    large = [dataclasses.replace(query("exact"), id=f"q{k}", reference=tests) for k in range(7)]
+    async with Scorer(SCORERS, processes=2) as score, LoopLag(interval_s=0.01) as lag:
+        verdicts = await asyncio.gather(*[score(one, "x") for one in large for _ in range(8)])
+    assert len(verdicts) == 56 and lag.longest_s < 0.25
