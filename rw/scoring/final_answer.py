@@ -65,12 +65,14 @@ def undelimited(text: str) -> str:
     for _ in range(4):
         before = text
         text = text.strip("*`").strip()
-        text = re.sub(r"(?<=[^.\\])\.$|[,;:!]$", "", text).rstrip()
+        text = re.sub(r"(?<=[^.\\])\.$|[,;:]$", "", text).rstrip()
         match = _SEGMENT.fullmatch(text)
         if match and not re.search(r"(?<!\\)\$", match[match.lastgroup]):
             text = match[match.lastgroup].strip()
         box = _BOX.match(text)
         if box and (inner := _braced(text, box.end())) and inner[1] == len(text):
+            text = inner[0].strip()
+        if text.startswith("{") and (inner := _braced(text, 0)) and inner[1] == len(text):
             text = inner[0].strip()
         if text == before:
             break

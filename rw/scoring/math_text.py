@@ -30,6 +30,7 @@ _PLAIN_NAME = re.compile(r"(?<![\\a-zA-Z])(pi|infinity|infty|theta|pm)(?![a-zA-Z
 _DEGREE = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree\b|(?<=\d)\s*degrees?$")
 _NAMES = {"pi": r"\pi ", "infinity": r"\infty ", "infty": r"\infty ", "theta": r"\theta ", "pm": r"\pm "}
 _DEFINED = re.compile(r"(?:[a-zA-Z]|\\[a-zA-Z]+)(?:_\{?\w+\}?)?'*(?:\((?:[a-z\d]|[a-z](?:,\s*[a-z])+)\))?\s*=\s*")
+_SEPARATOR = re.compile(r"[,;]|(?<![\\a-zA-Z])(?:and|or)(?![a-zA-Z])|\\(?:text|mathrm)\s*\{\s*,?\s*(?:and|or)\s*\}")
 _MEMBER = re.compile(r"[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
 _WORDS = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z ,.;'-]+")
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|leq|geq|ne|neq|in|equiv|approx)(?![a-zA-Z])")
@@ -71,14 +72,26 @@ def _braced_fraction(match: re.Match) -> str:
 
 
 def value_side(answer: str, gold: str) -> str:
-    """`answer` without the "x =" before it where `gold` names no variable; of "x = 2 + 3 = 5" the last part."""
+    """`answer` without the "x =" before it where `gold` names no variable; of "x = 2 + 3 = 5" the last part.
+
+    Of "x = 2 or x = 3" the values, 2 and 3; where the variables differ nothing is taken away.
+    """
     if _RELATION.search(gold):
         return answer
-    if match := _DEFINED.match(answer):
-        value = answer[match.end() :]
-        return value.rpartition("=")[2].strip() if not re.search(r"[,;]|\\(?:text|mathrm)", value) else value
-    match = _MEMBER.match(answer)
-    return answer[match.end() :] if match else answer
+    match = _DEFINED.match(answer)
+    if not match:
+        member = _MEMBER.match(answer)
+        return answer[member.end() :] if member else answer
+    value = answer[match.end() :]
+    if "=" not in value:
+        return value
+    parts = [part.strip() for part in _SEPARATOR.split(answer)]
+    if len(parts) == 1:
+        return value.rpartition("=")[2].strip()
+    defined = [_DEFINED.match(part) for part in parts]
+    if all(defined) and len({one[0] for one in defined}) == 1:
+        return ", ".join(part[one.end() :] for part, one in zip(parts, defined, strict=True))
+    return answer
 
 
 def same_text(gold: str, answer: str) -> bool | None:
@@ -120,7 +133,8 @@ _PLAIN = re.compile(
     rf" ?(?P<percent>%|percent\b)? ?(?P<unit>{_UNIT}(?: ?\^\d)?\.?)?"
 )
 _NO_UNIT = re.compile(
-    r"\b(?:million|billion|trillion|hundred|thousand|dozen|base|times|when|plus|minus|than|not|and|from|over|with|is|are)\b"
+    r"\b(?:hundreds?|thousands?|dozens?|score|base|times|when|plus|minus|than|not|and|from|over|with|is|are|squared|cubed"
+    r"|factorial|hal(?:f|ves)|thirds?|quarters?|choose|modulo|root|sqrt|infinity|negative|more|less|\w+illions?|\w+ths?)\b"
 )
 
 
@@ -213,7 +227,8 @@ _CLOCK = re.compile(r"\d:\d\d(?!\d)")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]*[a-z][a-z]+")
 _NOT_PROSE = frozenset(
     "and or if all mod real pi sin cos tan cot sec csc log ln exp min max gcd lcm cm mm km ft in sq kg lb mph "
-    "unit units square cubic inches inch feet foot meters metres centimeters miles hours minutes seconds degrees dollars".split()
+    "unit units square cubic inches inch feet foot meters metres centimeters miles hours minutes seconds degrees "
+    "dollars".split()
 )
 
 
