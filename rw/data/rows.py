@@ -180,7 +180,7 @@ def _csv_file(file: pathlib.Path, origin: str, container: str, unread: frozenset
                     )
                 yield Row(values, f"{file.name} line {reader.line_num}", origin)
         except csv.Error as error:
-            raise DataError(f"{file.name} line {reader.line_num}: {error}") from error
+            raise DataError(f"{file.name}, the row behind line {reader.line_num}: {error}") from error
 
 
 def _parquet_file(file: pathlib.Path, origin: str, container: str, unread: frozenset[str]) -> Iterator[Row]:
