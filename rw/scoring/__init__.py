@@ -8,6 +8,7 @@ from rw.scoring.bbh import bbh
 from rw.scoring.choice import choice
 from rw.scoring.config import ScoringConfig
 from rw.scoring.math_answer import aime_scorer, math_scorer
+from rw.scoring.program import program_scorer
 from rw.scoring.sat_label import sat_label
 from rw.scoring.short_answer import simple_qa_verified, simulated, trivia_qa
 from rw.types import Query, Verdict
@@ -15,6 +16,7 @@ from rw.types import Query, Verdict
 Scorer = Callable[[str, Query], Verdict]
 
 MATH_SETS = ("gsm8k", "math", "math_500", "omni_math")
+CODE_SETS = ("apps", "human_eval", "live_code_bench", "mbpp", "taco")
 CHOICE_SETS = ("gpqa_diamond", "super_gpqa")
 
 
@@ -25,6 +27,7 @@ def scorers(config: ScoringConfig) -> dict[str, Scorer]:
         **dict.fromkeys(MATH_SETS, math),
         "aime": aime_scorer(config),
         **dict.fromkeys(CHOICE_SETS, choice),
+        **dict.fromkeys(CODE_SETS, program_scorer(config)),
         "sat_bench": sat_label,
         "bbh": bbh,
         "trivia_qa": trivia_qa,

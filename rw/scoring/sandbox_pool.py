@@ -1,0 +1,100 @@
+"""Sandboxes started ahead, so that a program need not wait for a cold one. Knows nothing of programs and tests."""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import concurrent.futures
+import contextlib
+import os
+import threading
+
+from rw.scoring.sandbox_process import Sandbox, SandboxFault
+
+AHEAD = 2  # started and unused; an idle one holds some 15 MiB
+
+
+class SandboxPool:
+    """Sandboxes of one tier; each is taken once, and another is started in its place. For any threads of a process.
+
+    One thread starts them all and stays while the process lives, since the kernel ends a sandbox with the thread that
+    started it.
+    """
+
+    def __init__(self, tier: str, ahead: int = AHEAD):
+        self.tier = tier
+        self._ahead = ahead
+        self._starter = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=f"sandboxes-{tier}")
+        self._starting: collections.deque[concurrent.futures.Future[Sandbox]] = collections.deque()
+        self._lock = threading.Lock()
+
+    def take(self) -> Sandbox:
+        """A sandbox that is ready, for the caller to `end`; raises SandboxFault where a fresh one fails too."""
+        while True:
+            with self._lock:
+                ahead = len(self._starting) > 0
+                while len(self._starting) <= self._ahead:  # the one that is taken, and those for later
+                    self._starting.append(self._starter.submit(Sandbox, self.tier))
+                future = self._starting.popleft()
+            try:
+                sandbox = future.result()
+                try:
+                    sandbox.await_ready()
+                    if not sandbox.alive:
+                        raise SandboxFault(f"{self.tier} ended while it waited for a program")
+                except BaseException:
+                    sandbox.end()
+                    raise
+            except SandboxFault:
+                if ahead:  # something ended it while it waited; a fresh one may do better
+                    continue
+                raise
+            return sandbox
+
+    def close(self) -> None:
+        """Ends all that wait."""
+        with self._lock:
+            starting, self._starting = self._starting, collections.deque()
+        for future in starting:
+            with contextlib.suppress(SandboxFault):
+                future.result().end()
+        self._starter.shutdown()
+
+    def forget(self) -> None:
+        """In a fork: they are the parent's, and this process must not hold their pipes open."""
+        for future in self._starting:
+            if future.done() and future.exception() is None:
+                future.result().forget()
+
+
+_pools: dict[str, SandboxPool] = {}
+_pools_lock = threading.Lock()
+
+
+def pool(tier: str) -> SandboxPool:
+    """The pool of that tier in this process."""
+    with _pools_lock:
+        if tier not in _pools:
+            _pools[tier] = SandboxPool(tier)
+        return _pools[tier]
+
+
+def close_pools() -> None:
+    """Ends all sandboxes that wait; later ones start cold."""
+    with _pools_lock:
+        pools = list(_pools.values())
+        _pools.clear()
+    for one in pools:
+        one.close()
+
+
+def _forget_pools() -> None:
+    global _pools_lock
+    _pools_lock = threading.Lock()
+    for one in _pools.values():
+        one.forget()
+    _pools.clear()
+
+
+atexit.register(close_pools)
+os.register_at_fork(after_in_child=_forget_pools)
