@@ -61,7 +61,7 @@ def after_marker(line: str) -> str | None:
 
 def undelimited(text: str) -> str:
     """A whole answer without the box, dollars or brackets around it and the full stop behind it."""
-    text = text.strip()
+    text = _on_one_line(text).strip()
     for _ in range(4):
         before = text
         text = text.strip("*`").strip()

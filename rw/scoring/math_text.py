@@ -109,9 +109,10 @@ def same_text(gold: str, answer: str) -> bool | None:
 
 
 class Number(NamedTuple):
-    """A plain number: its exact value, whether it was given in percent, its unit and its base as written."""
+    """A plain number: its exact value, whether it was given in percent or as a decimal, unit and base as written."""
 
     value: Fraction
+    decimal: bool = False
     percent: bool = False
     unit: str = ""
     base: str = ""
@@ -152,7 +153,8 @@ def number(text: str) -> Number | None:
         value = _value(match)
     except ZeroDivisionError:
         return None
-    return Number(-value if match["sign"] == "-" else value, bool(match["percent"]), unit)
+    value = -value if match["sign"] == "-" else value
+    return Number(value, "." in (match["decimal"] or ""), bool(match["percent"]), unit)
 
 
 def _value(match: re.Match) -> Fraction:
@@ -189,8 +191,8 @@ _NEAR = Fraction(1, 10**6)
 def same_numbers(gold: str, answer: str) -> bool | None:
     """Whether two texts are the same plain numbers, in any order. None where one is something else, or they are close.
 
-    Exact, except that values within a millionth of each other (relative) are left to others to judge: 0.333333 may do
-    for 1/3. A percentage equals the number without its sign, and its hundredth. Units are not compared, but a
+    Exact, except that a decimal within a millionth of the other value (relative) is left to others to judge: 0.333333
+    may do for 1/3. A percentage equals the number without its sign, and its hundredth. Units are not compared, but a
     number in one unit says nothing of a number in another. A numeral with a base equals only the same digits in the
     same base.
     """
@@ -217,12 +219,16 @@ def _same(gold: Number, answer: Number) -> bool | None:
         candidates = [answer.value, answer.value * 100 if gold.percent else answer.value / 100]
     if any(candidate == gold.value for candidate in candidates):
         return None if gold.unit and answer.unit and gold.unit != answer.unit else True
+    if not (gold.decimal or answer.decimal):
+        return False
     near = any(abs(candidate - gold.value) <= _NEAR * max(abs(candidate), abs(gold.value)) for candidate in candidates)
     return None if near else False
 
 
 _DROPPED = re.compile(r"\\(?:[lcv]?dots[bcmio]?|approx|sim|pmod|bmod|mod|mid)(?![a-zA-Z])|\.\.\.|…|≈")
-_SIDE_BY_SIDE = re.compile(r"\d\s*\)\s*\(?\s*[-+]?\d|\d\s*\(\s*[-+]?\d|\d(?:\s|\\[ ,;:!]|\\q?quad|~)+[\d(]")
+_SIDE_BY_SIDE = re.compile(
+    r"\d\s*\)?(?:\s|\\[ ,;:!]|~)*\(\s*[-+]?[\d.]+\s*\)|\(\s*[-+]?[\d.]+\s*\)\s*\d|\d(?:\s|\\[ ,;:!]|\\q?quad|~)+\d"
+)
 _CLOCK = re.compile(r"\d:\d\d(?!\d)")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]*[a-z][a-z]+")
 _NOT_PROSE = frozenset(
