@@ -84,7 +84,8 @@ def prepare(known: argparse.Namespace) -> int:
         prepared.write_queries(output, loaded.queries, header)
     except OSError as error:
         raise DataError(f"cannot write {output}: {error.strerror}") from error
-    print_one(counts_table(known.dataset, loaded, output), terminal())
+    print_one(counts_table(known.dataset, loaded), terminal())
+    progress.say(f"{known.dataset}: {len(loaded.queries)} questions in {output}")
     return 0
 
 
@@ -107,11 +108,11 @@ def not_drawn(queries: Sequence[Query], limit: int, seed: int) -> dict[str, str]
     return {query.id: NOT_DRAWN for query in ranked[limit:]}
 
 
-def counts_table(dataset: str, loaded: Loaded, output: pathlib.Path) -> Table:
+def counts_table(dataset: str, loaded: Loaded) -> Table:
     """How many questions were kept, and how many rows were not, by reason, with the first of each."""
     kept = ("kept", str(len(loaded.queries)), loaded.queries[0].id)
     drops = [(reason, str(count), loaded.examples[reason][0]) for reason, count in loaded.dropped.most_common()]
-    return Table(f"{dataset}: {loaded.rows} rows, {output}", ("rows", "count", "the first"), (kept, *drops))
+    return Table(f"{dataset}: {loaded.rows} rows", ("rows", "count", "the first"), (kept, *drops))
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
