@@ -119,8 +119,9 @@ def program_scorer(config: ScoringConfig) -> Callable[[str, Query], Verdict]:
 
     def program(response: str, query: Query) -> Verdict:
         text = extract_program(response) if isinstance(response, str) else ""
-        if not text.strip():
-            return Verdict(False, "no program", kind=VerdictKind.WRONG, scorer=VERSION)
+        if not text.strip() or not isinstance(query.reference, ProgramTests):
+            lacking = "no program" if not text.strip() else "the question has no tests"
+            return Verdict(False, lacking, kind=VerdictKind.WRONG, scorer=VERSION)
         result = run_program(text, query.reference, config, COMPARISONS.get(query.dataset, EXACT))
         return Verdict(result.kind is VerdictKind.PASS, result.detail, result.tier, result.kind, VERSION)
 
