@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rw.scoring.bbh import bbh
-from rw.scoring.choice import choice
+from rw.scoring import bbh, choice, math_answer, program, sat_label, short_answer
 from rw.scoring.config import ScoringConfig
-from rw.scoring.math_answer import aime_scorer, math_scorer
-from rw.scoring.program import program_scorer
-from rw.scoring.sat_label import sat_label
-from rw.scoring.short_answer import simple_qa_verified, simulated, trivia_qa
 from rw.types import Query, Verdict
 
 Scorer = Callable[[str, Query], Verdict]
@@ -22,18 +17,17 @@ CHOICE_SETS = ("gpqa_diamond", "super_gpqa")
 
 def scorers(config: ScoringConfig) -> dict[str, Scorer]:
     """The scorer of every data set under `config`. None of them raises on any text or takes unbounded time."""
-    math = math_scorer(config)
     return {
-        **dict.fromkeys(MATH_SETS, math),
-        "aime": aime_scorer(config),
-        **dict.fromkeys(CHOICE_SETS, choice),
-        **dict.fromkeys(CODE_SETS, program_scorer(config)),
-        "sat_bench": sat_label,
-        "bbh": bbh,
-        "trivia_qa": trivia_qa,
-        "simple_qa_verified": simple_qa_verified,
-        "nq": trivia_qa,  # recorded Natural Questions, judged by TriviaQA's rule
-        "simulated": simulated,
+        **dict.fromkeys(MATH_SETS, math_answer.math_scorer(config)),
+        "aime": math_answer.aime_scorer(config),
+        **dict.fromkeys(CHOICE_SETS, choice.choice),
+        **dict.fromkeys(CODE_SETS, program.program_scorer(config)),
+        "sat_bench": sat_label.sat_label,
+        "bbh": bbh.bbh,
+        "trivia_qa": short_answer.trivia_qa,
+        "simple_qa_verified": short_answer.simple_qa_verified,
+        "nq": short_answer.trivia_qa,  # recorded Natural Questions, judged by TriviaQA's rule
+        "simulated": short_answer.simulated,
     }
 
 

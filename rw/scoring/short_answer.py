@@ -46,20 +46,20 @@ _RANGE = re.compile(
     re.IGNORECASE,
 )
 _ALTERNATIVE = re.compile(r"\(\s*or\s+([^()]+)\)", re.IGNORECASE)
-_NUMBER = re.compile(r"(?<![\w.,])[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\d])")
+_NUMBER = re.compile(r"(?<![\w.,])[-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w|[.,]\d)")
 
 
 def simple_qa_verified(response: str, query: Query) -> Verdict:
     """Normalised exact match, or the reference stands in the response as whole words (RouteWeaver, Appendix B.2).
 
     The reference is read as the data set's file writes it, which the paper does not say how to [ours]:
-    - "150 (acceptable range: anything between 148 and 152)": any number of the response within the range, ends
-      included, is right, whatever its unit; so is "150". Taken literally no answer could ever match such a reference.
+    - "150 (acceptable range: anything between 148 and 152)": a number of the response within the range, ends included,
+      is right, whatever its unit. Taken literally no answer could ever match such a reference.
+    - "150", a number alone: a number of the response must have that value ("3" is not in "1,563", "3.5" or "-3").
     - "tramp steamer (or collier)": both, and the whole text, are accepted.
     - A final full stop and spaces around it are dropped.
     Exact match is by SQuAD's normalisation. Whole words: both sides in lower case, spaces as one, and neither a letter
-    nor a digit may touch the match [released]; where it begins or ends with a digit, no sign, point or comma may
-    continue the number either ("3" is not in "1,563" nor in "3.5") [ours].
+    nor a digit may touch the match [released]; nor may a number go on where it begins or ends with a digit [ours].
     """
     if not isinstance(response, str) or not response.strip():
         return _verdict(False, "no answer", SIMPLE_QA_VERSION)
@@ -69,10 +69,12 @@ def simple_qa_verified(response: str, query: Query) -> Verdict:
             if number is not None:
                 return _verdict(True, f"{number} is within {bounds[0]} to {bounds[1]}", SIMPLE_QA_VERSION)
         for name in _names(reference):
-            if normalise(name) and normalise(name) == normalise(response):
+            if _NUMBER.fullmatch(name):
+                matched = _value(name) in _numbers(response)
+            else:
+                matched = _holds(response, name) or bool(normalise(name) and normalise(name) == normalise(response))
+            if matched:
                 return _verdict(True, f"matches {name!r}", SIMPLE_QA_VERSION)
-            if _holds(response, name):
-                return _verdict(True, f"holds {name!r}", SIMPLE_QA_VERSION)
     return _verdict(False, f"{_shown(response)} matches no reference", SIMPLE_QA_VERSION)
 
 
@@ -95,8 +97,11 @@ def _range(reference: str) -> tuple[Decimal, Decimal] | None:
 
 
 def _numbers(text: str) -> Iterator[Decimal]:
-    for match in _NUMBER.finditer(text):
-        yield Decimal(match[0].replace(",", "").replace("−", "-"))
+    return (_value(match[0]) for match in _NUMBER.finditer(text))
+
+
+def _value(number: str) -> Decimal:
+    return Decimal(number.replace(",", "").replace("−", "-"))
 
 
 def _holds(response: str, name: str) -> bool:
