@@ -19,8 +19,12 @@ COMMANDS = {
     "report": "tables and plots of one run, or of several side by side, from the files they left",
     "doctor": "is every Worker there, with key, model, usage and price? asks each one a few tokens",
     "convert": "Hugging Face's Qwen3 to parameters that a run begins from, and routers of runs to Hugging Face's Qwen3",
+    "data": "questions of a data set into a checked file that runs and rw score read: rw data prepare",
+    "score": "anyone's answers to the questions of a data set, judged as in training and evaluation",
     "ledger": "what runs have spent, by phase, Worker, mode and step, also while they run",
 }
+
+MODULES = {"data": "prepare"}  # of commands that are not named like theirs
 
 DRY_RUN = "--dry-run"  # of train and warmstart
 ALLOW_LIVE = "--allow-live"  # of these, too: short for --config.workers.allow_live=true
@@ -37,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("       rw doctor --config FILE [--no-spend] [--config.a.b=v ...]")
         print("       rw report WORKDIR... [--out DIR]")
         print("       rw convert --from-hf DIR --to PATH | --from PATH|WORKDIR --to-hf DIR [--dtype D] [--overwrite]")
+        print("       rw data prepare --dataset NAME --input FILE|DIR|hub --output FILE [...]")
+        print("       rw score --dataset NAME --queries FILE --responses FILE --output FILE [...]")
         print("       rw ledger WORKDIR... [--csv FILE] [--json FILE]\n")
         print("\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items()))
         return 0 if argv else 2
@@ -44,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command not in COMMANDS:
         print(f"rw: unknown command {command!r}; one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    return importlib.import_module(f"rw.{command}").main(rest)  # each loads only what it needs
+    return importlib.import_module(f"rw.{MODULES.get(command, command)}").main(rest)  # each loads only what it needs
 
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)

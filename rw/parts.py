@@ -21,7 +21,7 @@ from rw.data import replay
 from rw.errors import ConfigError, OutageError, RwError
 from rw.interrupts import STOP_FILE, Interrupts, StopRequested, run_in_loop
 from rw.journals import open_journals
-from rw.judging import open_scorer
+from rw.judging import check_isolation, feedback, open_scorer
 from rw.learner.checkpoint import load_params
 from rw.model.qwen3 import shapes_of
 from rw.processes import Processes
@@ -29,8 +29,9 @@ from rw.protocol.chat import TokenCodec
 from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
 from rw.questions import QueryBatches, check_prompts, held_out_queries, query_batches
+from rw.rollout.episode import Feedback
 from rw.rollout.group import GroupTask, group_tasks
-from rw.rollout.journaled import JournaledScore, write_final
+from rw.rollout.journaled import JournaledFeedback, JournaledScore, write_final
 from rw.rollout.outage import check_no_outage
 from rw.rollout.pool import EpisodePool, PoolConfig
 from rw.rollout.scorer import Scorer
@@ -84,6 +85,7 @@ class Parts:
     budget: Budget
     usage: UsageCheck
     scorer: Scorer
+    feedback: Feedback | None  # None: the router learns nothing of programs
     device: DeviceThread
     mesh: jax.sharding.Mesh | None  # None where one device does all
     processes: Processes
@@ -207,6 +209,7 @@ class Parts:
                 JournaledSampler(sampler, journal, decode_again=config.deterministic),
                 self._journaled_client(journal),
                 pool_config,
+                None if self.feedback is None else JournaledFeedback(self.feedback, journal),
             ),
             JournaledScore(self.scorer, journal),
             credit=config.credit,
@@ -258,10 +261,11 @@ async def open_parts(
         prompts = Prompts.load(config.protocol.templates)
         protocol = RouterProtocol(codec, prompts, cards, config.protocol)
         queries = query_batches(config)
-        check_prompts(protocol, queries, config.steps, config.queries_per_batch)
+        train = check_prompts(protocol, queries, config.steps, config.queries_per_batch)
         validation, test = held_out_queries(config)
         for query in (*validation, *test):
             protocol.check_fits(query)
+        check_isolation(config, (*train, *validation, *test))
         yield Parts(
             config=config,
             workdir=workdir,
@@ -278,6 +282,7 @@ async def open_parts(
             budget=budget,
             usage=usage,
             scorer=scorer,
+            feedback=feedback(config, scorer, prompts),
             device=device,
             mesh=mesh,
             processes=processes,

@@ -35,13 +35,20 @@ def be_quiet() -> None:
 @contextlib.contextmanager
 def rollouts(label: str) -> Iterator[Callable[[Progress], None]]:
     """A callback for the progress of rollouts ("step 3"): a bar on a terminal, nothing elsewhere."""
+    with counted(f"{label} rollouts") as on_count:
+        yield lambda progress: on_count(progress.rollouts, progress.total)
+
+
+@contextlib.contextmanager
+def counted(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A callback for (done, total where it is not the one given): a bar on a terminal, nothing elsewhere."""
     if not _CONSOLE.is_terminal:
-        yield lambda progress: None
+        yield lambda done, total=total: None
         return
-    columns = (TextColumn("{task.fields[label]} rollouts"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=_CONSOLE, transient=True) as bar:
-        task = bar.add_task("rollouts", total=None, label=label)
-        yield lambda progress: bar.update(task, completed=progress.rollouts, total=progress.total)
+        task = bar.add_task(label, total=total)
+        yield lambda done, total=total: bar.update(task, completed=done, total=total)
 
 
 def step_line(row: Mapping[str, Any], step: int, steps: int, cold_start: bool, is_nominal: bool = False) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rw.config import as_dict
@@ -18,7 +18,7 @@ from rw.errors import ConfigError, DataError
 from rw.protocol.dialogue import RouterProtocol
 from rw.run_config import RunConfig
 from rw.simulation import queries as simulated_queries
-from rw.types import ProgramTests, Query
+from rw.types import Query
 
 SPLITS = ("train", "validation", "test")
 QueryBatches = Callable[[int, int], list[Query]]  # (data batch index b, queries) -> the queries of that batch
@@ -183,11 +183,6 @@ def _spread(queries: Sequence[Query], size: int, name: str) -> list[Query]:
         by_set.setdefault(query.dataset, []).append(place)
     in_turn = sorted((rank, place) for places in by_set.values() for rank, place in enumerate(places))
     return [queries[place] for place in sorted(place for _, place in in_turn[:size])]
-
-
-def has_programs(queries: Iterable[Query]) -> bool:
-    """Whether the answer to any of them is a program that will be run."""
-    return any(isinstance(query.reference, ProgramTests) for query in queries)
 
 
 def check_prompts(protocol: RouterProtocol, queries: QueryBatches, batches: int, size: int) -> list[Query]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rw.errors import ConfigError
 from rw.protocol.modes import ModeState
-from rw.types import Mode, Role, WorkerCard
+from rw.types import Mode, Role, VerdictKind, WorkerCard
 
 TEMPLATES = Path(__file__).parent / "templates"
 FILE = "prompts.toml"
@@ -31,6 +31,9 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "observation.marker": (),
     **{f"briefs.{role}": () for role in Role},
     **{f"reply_format.{name}": () for name in ("answer", "planner", "verifier")},
+    "feedback.passed": ("tests",),
+    "feedback.failed": ("passed", "tests", "kind", "problem"),
+    "feedback.output": ("kind", "output"),
 }
 _OPTIONAL = {"state.node": ("role",)}
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -118,6 +121,20 @@ class Prompts:
             turns_left=state.turns_left,
             summarizer=text["state.summarizer_done" if state.summarizer_done else "state.summarizer_open"],
         )
+
+    def program_tests(self, kind: str, passed: int, tests: int, problem: str = "") -> str:
+        """What the router reads behind a reply whose program was run on tests, until the first failed.
+
+        `problem`: what is said of the test that failed.
+        """
+        if kind == VerdictKind.PASS:
+            return _fill(self._texts["feedback.passed"], tests=tests)
+        said = f"\n{problem}" if problem else ""
+        return _fill(self._texts["feedback.failed"], kind=kind, passed=passed, tests=tests, problem=said)
+
+    def program_output(self, kind: str, output: str) -> str:
+        """What the router reads behind a reply whose program was run without tests."""
+        return _fill(self._texts["feedback.output"], kind=kind, output=output)
 
     def worker_message(
         self,

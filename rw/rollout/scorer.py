@@ -19,7 +19,8 @@ from typing import Any
 from rw.errors import ConfigError, FailureCause, InfrastructureFailure
 from rw.rollout import scorer_process
 from rw.scoring.config import ScoringConfig
-from rw.types import Query, Verdict, VerdictKind
+from rw.scoring.program import longest_s
+from rw.types import ProgramTests, Query, Verdict, VerdictKind
 
 # What an interpreter and the programs that isolate others need; keys and tokens are in none of these.
 ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
@@ -60,7 +61,7 @@ class Scorer:
         *,
         processes: int = 2,
         timeout_s: float = 60.0,
-        own_limit_s: Callable[[Query], float] = lambda query: 0.0,
+        own_limit_s: Callable[[Query], float] | None = None,
     ):
         """Starts nothing yet.
 
@@ -68,7 +69,8 @@ class Scorer:
             scorers: names a mapping from data set to scorer as `module:attribute`, or a function that makes one of a
                 ScoringConfig.
             own_limit_s: how long the scorer of a query may take by its own limits; an answer that reaches them is
-                wrong. Beyond them comes `timeout_s`, after which the scorer is at fault.
+                wrong. Beyond them comes `timeout_s`, after which the scorer is at fault. None: that of programs, and
+                nothing for texts, whose limits are well below `timeout_s`.
         """
         if scorers.count(":") != 1:
             raise ConfigError(f"scorers is {scorers!r}; it must be of the form module:attribute")
@@ -76,7 +78,7 @@ class Scorer:
             raise ConfigError(f"{processes} scorer processes; there must be at least 1")
         self.scorers, self.config = scorers, config
         self.timeout_s = timeout_s
-        self._own_limit_s = own_limit_s
+        self._own_limit_s = own_limit_s or (lambda query: program_limit_s(query, config))
         self._places = asyncio.Semaphore(processes)
         self._idle: list[asyncio.subprocess.Process] = []
         self._tallies: dict[str, Tally] = collections.defaultdict(Tally)
@@ -175,6 +177,11 @@ class Scorer:
 
     async def __aexit__(self, *exception) -> None:
         await self.close()
+
+
+def program_limit_s(query: Query, config: ScoringConfig) -> float:
+    """How long the program that a question asks for may take; 0 for other questions."""
+    return longest_s(query.reference, config) if isinstance(query.reference, ProgramTests) else 0.0
 
 
 async def _ask(process: asyncio.subprocess.Process, request: tuple[str, str, Query]) -> tuple[bool, Any]:

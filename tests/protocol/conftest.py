@@ -44,6 +44,9 @@ TEXTS = {
     "reply_format.answer": "End with an answer.",
     "reply_format.planner": "Steps only.",
     "reply_format.verifier": "PASS or FAIL.",
+    "feedback.passed": " [passed {tests}]",
+    "feedback.failed": " [{passed} of {tests}, then {kind}{problem}]",
+    "feedback.output": " [{kind}: {output}]",
 }
 QUERY = Query("q-1", "math", "math", "Solve 3x+2=14.", "4")
 CARDS = tuple(WorkerCard(f"worker_{index}", f"Skill {index}.") for index in range(1, 7))

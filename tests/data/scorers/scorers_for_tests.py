@@ -74,3 +74,11 @@ SCORERS = {
     "slow": slow,
     "signals_of_a_child": signals_of_a_child,
 }
+
+
+def slow_math(answer, query):
+    time.sleep(0.05)
+    return Verdict(correct=False, kind=VerdictKind.WRONG, scorer="math/1")
+
+
+SLOW = {"math": slow_math}
