@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
 
 from rw.data.answer_formats import without_line
 from rw.data.wording import tokens
@@ -23,54 +26,61 @@ from rw.types import Query
 RUN = 3  # tokens
 THRESHOLD = 0.5
 SAME, NEARLY_SAME = "in_other_file", "nearly_in_other_file"
+Run = tuple[str, ...]
+
+
+class Match(NamedTuple):
+    """The question found, the Jaccard index of the two sets of runs, and whether the normalised texts are equal."""
+
+    id: str
+    likeness: float
+    is_same: bool
 
 
 class Questions:
-    """The questions that others are compared with, by their runs of tokens."""
+    """The questions that others are compared with, found by their runs of tokens."""
 
     def __init__(self, queries: Iterable[Query]):
         self._ids: list[str] = []
-        self._by_tokens: dict[tuple[str, ...], int] = {}
-        self._sizes: list[int] = []
-        self._by_run: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
-        for query in queries:
-            words, runs = _runs(query)
-            place = len(self._ids)
+        self._by_tokens: dict[Run, int] = {}
+        sizes: list[int] = []
+        by_run: dict[Run, list[int]] = collections.defaultdict(list)
+        for place, query in enumerate(queries):
+            words = _words(query)
+            runs = _runs(words)
             self._ids.append(query.id)
             self._by_tokens.setdefault(words, place)
-            self._sizes.append(len(runs))
+            sizes.append(len(runs))
             for run in runs:
-                self._by_run[run].append(place)
+                by_run[run].append(place)
+        self._sizes = np.array(sizes, np.int64)  # [questions]
+        self._by_run = {run: np.array(places, np.int64) for run, places in by_run.items()}
 
-    def same(self, query: Query) -> str | None:
-        """Id of the first that is the same question; None where there is none."""
-        place = self._by_tokens.get(_runs(query)[0])
-        return None if place is None else self._ids[place]
-
-    def like(self, query: Query, threshold: float = THRESHOLD) -> tuple[str, float] | None:
-        """Id of the question most like it, and how like, up to 1.0; None where none is like enough."""
-        _, runs = _runs(query)
-        shared = collections.Counter(place for run in runs for place in self._by_run.get(run, ()))
-        best, most = None, threshold
-        for place, count in shared.items():
-            likeness = count / (len(runs) + self._sizes[place] - count)
-            if likeness >= most and (best is None or likeness > most):
-                best, most = place, likeness
-        return None if best is None else (self._ids[best], most)
+    def match(self, query: Query, threshold: float = THRESHOLD) -> Match | None:
+        """The same question, or else the one most like it, the first of several; None where none is like enough."""
+        words = _words(query)
+        if words in self._by_tokens:
+            return Match(self._ids[self._by_tokens[words]], 1.0, True)
+        runs = _runs(words)
+        places = [self._by_run[run] for run in runs if run in self._by_run]
+        if not places:
+            return None
+        shared = np.bincount(np.concatenate(places), minlength=len(self._ids))  # i64[questions]
+        likeness = shared / (len(runs) + self._sizes - shared)
+        best = int(likeness.argmax())
+        return Match(self._ids[best], float(likeness[best]), False) if likeness[best] >= threshold else None
 
 
 def overlapping(queries: Iterable[Query], others: Iterable[Query]) -> dict[str, str]:
     """Ids of those queries that are among the others, with SAME or NEARLY_SAME for each."""
     held = Questions(others)
-    found = {}
-    for query in queries:
-        if held.same(query) is not None:
-            found[query.id] = SAME
-        elif held.like(query) is not None:
-            found[query.id] = NEARLY_SAME
-    return found
+    matches = ((query.id, held.match(query)) for query in queries)
+    return {query_id: SAME if match.is_same else NEARLY_SAME for query_id, match in matches if match is not None}
 
 
-def _runs(query: Query) -> tuple[tuple[str, ...], set[tuple[str, ...]]]:
-    words = tuple(tokens(without_line(query.prompt)))
-    return words, {words[start : start + RUN] for start in range(max(len(words) - RUN + 1, 1))}
+def _words(query: Query) -> Run:
+    return tuple(tokens(without_line(query.prompt)))
+
+
+def _runs(words: Run) -> set[Run]:
+    return {words[start : start + RUN] for start in range(max(len(words) - RUN + 1, 1))}

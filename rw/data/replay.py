@@ -16,11 +16,11 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rw.data.answer_formats import SHORT_ANSWER
 from rw.errors import DataError
 from rw.types import Query, WorkerCard
 
 NQ6_PATH = pathlib.Path(__file__).parent / "files" / "nq6_outcomes.jsonl.xz"
-ANSWER_FORMAT = "Put the short answer by itself on the last line."
 _OUTPUT_LIMIT = 512  # the longest recorded outputs of three models are exactly this long and break off
 
 
@@ -165,7 +165,7 @@ def _read_record(line: str, where: str) -> tuple[Query, dict[str, RecordedAnswer
         id=query_id,
         dataset="nq",
         domain="recall",
-        prompt=f"{question}\n{ANSWER_FORMAT}",
+        prompt=f"{question}\n{SHORT_ANSWER}",
         reference=references,
         metadata={"question": question},
     )

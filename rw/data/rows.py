@@ -188,7 +188,7 @@ def _parquet_file(file: pathlib.Path, origin: str, container: str, unread: froze
     try:
         with parquet.ParquetFile(file) as opened:
             columns = [name for name in opened.schema_arrow.names if name not in unread]
-            yield from _arrow_rows(opened.iter_batches(_BATCH, columns=columns), file.name, origin)
+            yield from _table_rows(opened.iter_batches(_BATCH, columns=columns), file.name, origin)
     except _arrow("lib", file).ArrowException as error:
         raise DataError(f"cannot read {file}: {error}") from error
 
@@ -196,14 +196,18 @@ def _parquet_file(file: pathlib.Path, origin: str, container: str, unread: froze
 def _arrow_file(file: pathlib.Path, origin: str, container: str, unread: frozenset[str]) -> Iterator[Row]:
     ipc = _arrow("ipc", file)
     try:
-        with ipc.open_stream(file) as opened:
-            batches = (batch.slice(start, _BATCH) for batch in opened for start in range(0, batch.num_rows, _BATCH))
-            yield from _arrow_rows(batches, file.name, origin)
+        with open(file, "rb") as opened:
+            is_stream = opened.read(6) != b"ARROW1"
+        with (ipc.open_stream if is_stream else ipc.open_file)(file) as table:
+            whole = table if is_stream else map(table.get_batch, range(table.num_record_batches))
+            pieces = (batch.slice(start, _BATCH) for batch in whole for start in range(0, batch.num_rows, _BATCH))
+            batches = (piece.select([name for name in piece.schema.names if name not in unread]) for piece in pieces)
+            yield from _table_rows(batches, file.name, origin)
     except _arrow("lib", file).ArrowException as error:
         raise DataError(f"cannot read {file}: {error}") from error
 
 
-def _arrow_rows(batches: Iterator[Any], name: str, origin: str) -> Iterator[Row]:
+def _table_rows(batches: Iterator[Any], name: str, origin: str) -> Iterator[Row]:
     number = 0
     for batch in batches:
         for values in batch.to_pylist():

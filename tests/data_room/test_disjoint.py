@@ -68,9 +68,12 @@ def test_short_questions_of_one_form_are_nearly_the_same():
 
 def test_the_likest_is_named_with_how_like_it_is():
     held = Questions([query("a b c d e f", "b"), query("a b c d x y", "c"), query("a b c d e z", "d")])
-    assert held.like(query("a b c d e g")) == ("x/b", 0.6)  # of abc bcd cde def | deg: 3 of 5
-    assert held.like(query("a b c d x y")) == ("x/c", 1.0)
-    assert held.like(query("q r s t u v")) is None
+    assert held.match(query("a b c d e g")) == ("x/b", 0.6, False)  # abc, bcd and cde of these and deg, def
+    assert held.match(query("A b c d x y.")) == ("x/c", 1.0, True)
+    assert held.match(query("q r s t u v")) is None
+    assert held.match(query("a b c d e f g h i j")) == ("x/b", 0.5, False)
+    assert held.match(query("a b c d e f g h i j k")) is None
+    assert Questions([query("a b a b a b", "b")]).match(query("a b a b")) == ("x/b", 1.0, False)
 
 
 def test_agrees_with_comparing_every_pair():

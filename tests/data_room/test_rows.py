@@ -69,11 +69,13 @@ def test_tables_keep_line_ends_quotes_and_long_cells(tmp_path, name, delimiter):
 def test_parquet_and_arrow_leave_out_what_nobody_reads(tmp_path):
     table = pa.Table.from_pylist([{**row, "big": "x" * 100, "list": ["a"]} for row in ROWS])
     parquet.write_table(table, tmp_path / "a.parquet")
-    with pa.ipc.new_stream(tmp_path / "a.arrow", table.schema) as writer:
-        writer.write_table(table)
+    for name, new in (("stream.arrow", pa.ipc.new_stream), ("file.arrow", pa.ipc.new_file)):
+        with new(tmp_path / name, table.schema) as writer:
+            writer.write_table(table, max_chunksize=1)
     wanted = [{**row, "list": ["a"]} for row in ROWS]
-    assert values(tmp_path / "a.parquet", unread=("big", "gone")) == wanted
-    assert [{k: row[k] for k in wanted[0]} for row in values(tmp_path / "a.arrow")] == wanted
+    for name in ("a.parquet", "stream.arrow", "file.arrow"):
+        assert values(tmp_path / name, unread=("big", "gone")) == wanted
+    assert [row.where for row in read_rows(tmp_path / "file.arrow")] == ["file.arrow row 1", "file.arrow row 2"]
 
 
 def test_parquet_without_its_library_says_what_to_install(tmp_path):

@@ -21,7 +21,7 @@ from rw.data.sources.program_tests import (
     stdin_tests,
     within_bytes,
 )
-from rw.data.sources.schema import Item, Place, Source, Unusable, field, known, text_of, unix_lines
+from rw.data.sources.schema import Item, Place, Source, Unusable, code_of, field, known, text_of
 from rw.types import ProgramTests
 
 MOST_BYTES = 256 * 1024  # RouteWeaver, Appendix B.2: of LiveCodeBench's tests, serialised, in order
@@ -64,9 +64,9 @@ def read_taco(row: Mapping[str, Any], place: Place) -> Item:
     question = text_of(row, "question")
     if not tests.get("fn_name"):
         return Item("", question, STDIN_PROGRAM, stdin_tests(tests, MOST_TESTS), metadata)
-    starter = row.get("starter_code") or f"def {tests['fn_name']}(…):"
-    question = _with_starter(question, starter)
-    return Item("", question, FUNCTION_PROGRAM, function_tests(tests, MOST_TESTS), metadata)
+    called = function_tests(tests, MOST_TESTS)
+    starter = code_of(row, "starter_code") or f"def {called.function}(…):"
+    return Item("", _with_starter(question, starter), FUNCTION_PROGRAM, called, metadata)
 
 
 def read_live_code_bench(row: Mapping[str, Any], place: Place) -> Item:
@@ -97,8 +97,11 @@ def read_live_code_bench(row: Mapping[str, Any], place: Place) -> Item:
         return Item(key, question, STDIN_PROGRAM, tests, metadata)
     if kinds != {"functional"}:
         raise Unusable("tests_of_unknown_type")
+    starter = code_of(row, "starter_code")
+    if not starter.strip():
+        raise Unusable("no_starter_code")
     tests = _functional(cases, _function_name(field(row, "metadata")), public)
-    return Item(key, _with_starter(question, text_of(row, "starter_code")), FUNCTION_PROGRAM, tests, metadata)
+    return Item(key, _with_starter(question, starter), FUNCTION_PROGRAM, tests, metadata)
 
 
 def special_judged(rows: Iterable[Mapping[str, Any]]) -> frozenset[int]:
@@ -183,7 +186,7 @@ def _function_name(text: Any) -> str:
 
 
 def _with_starter(question: str, starter: str) -> str:
-    return f"{question.rstrip()}\n\nBegin with this code:\n\n```python\n{unix_lines(starter).rstrip()}\n```"
+    return f"{question.rstrip()}\n\nBegin with this code:\n\n```python\n{starter.rstrip()}\n```"
 
 
 def _literal_lists(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rw.data.answer_formats import CHECKED_PROGRAM
 from rw.data.hub import Hub
-from rw.data.sources.schema import Item, Place, Source, Unusable, field, text_of, unix_lines
+from rw.data.sources.schema import Item, Place, Source, Unusable, code_of, field, text_of, unix_lines
 from rw.types import ProgramTests
 
 
@@ -40,10 +40,13 @@ def read_mbpp(row: Mapping[str, Any], place: Place) -> Item:
     if not asserts:
         raise Unusable("no_tests")
     asserts = tuple(unix_lines(line).strip() for line in asserts)
-    setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or ())
+    imports = row.get("test_imports") or []
+    if not isinstance(imports, list) or not all(isinstance(line, str) for line in imports):
+        raise Unusable("imports_not_texts")
+    setup = code_of(row, "test_setup_code") or unix_lines("\n".join(imports))
     shown = "\n".join(asserts)
     question = f"{text_of(row, 'text', 'prompt').strip()}\n\nThese must hold:\n\n```python\n{shown}\n```"
-    tests = ProgramTests("asserts", asserts, setup=unix_lines(setup), public=len(asserts))
+    tests = ProgramTests("asserts", asserts, setup=setup, public=len(asserts))
     return Item(text_of(row, "task_id"), question, CHECKED_PROGRAM, tests, {})
 
 

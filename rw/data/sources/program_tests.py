@@ -50,13 +50,14 @@ def function_tests(tests: Mapping[str, Any], most: int | None) -> ProgramTests:
 
     Where every value stands alone in a list of its own, as most of these sets write it, the lists are taken off.
     """
-    inputs, outputs = tests["inputs"][:most], tests["outputs"][:most]
+    name, inputs, outputs = tests["fn_name"], tests["inputs"][:most], tests["outputs"][:most]
+    if not isinstance(name, str) or not name.isidentifier():
+        raise Unusable("no_function_name")
     if not all(isinstance(arguments, list) for arguments in inputs):
         raise Unusable("arguments_not_a_list")
     if all(isinstance(output, list) and len(output) == 1 for output in outputs):
         outputs = [output[0] for output in outputs]
     check_values([inputs, outputs])
-    name = tests["fn_name"]
     return ProgramTests("function", tuple(map(tuple, inputs)), tuple(outputs), function=name)
 
 

@@ -60,6 +60,8 @@ SOURCES = {
         unread=("entity_pages", "search_results"),
     ),
     "simple_qa_verified": Source(
-        read_simple_qa_verified, "recall", Hub("google/simpleqa-verified", {"train": "eval", "test": "eval"})
+        read_simple_qa_verified,
+        "recall",
+        Hub("google/simpleqa-verified", {"train": "eval", "test": "eval"}, ("simpleqa_verified",)),
     ),
 }

@@ -104,6 +104,14 @@ def text_of(row: Mapping[str, Any], *names: str) -> str:
     return str(value) if isinstance(value, LongInteger) else value
 
 
+def code_of(row: Mapping[str, Any], name: str) -> str:
+    """Source code of a column that may be missing or empty, with line feeds for line ends."""
+    value = row.get(name) or ""
+    if not isinstance(value, str):
+        raise DataError(f"column {name} must be a text, not {type(value).__name__}")
+    return unix_lines(value)
+
+
 def known(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Those of the columns that hold something, for metadata; dates as texts."""
     found = {name: row[name] for name in names if row.get(name) not in (None, "", [])}
