@@ -12,7 +12,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # xdist workers and subproces
     atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 _FLAGS = os.environ.get("XLA_FLAGS", "")
 if "xla_force_host_platform_device_count" not in _FLAGS:
-    os.environ["XLA_FLAGS"] = f"{_FLAGS} --xla_force_host_platform_device_count=8".strip()
+    _FLAGS = f"{_FLAGS} --xla_force_host_platform_device_count=8"
+    if not os.environ.get("RW_TEST_FULL"):  # the fast tier's time goes into compiling what runs for milliseconds
+        _FLAGS += " --xla_backend_optimization_level=0"
+    os.environ["XLA_FLAGS"] = _FLAGS.strip()
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402

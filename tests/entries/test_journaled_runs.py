@@ -48,6 +48,7 @@ def test_only_journals_of_earlier_steps_are_discarded(tmp_path):
     assert Journals(tmp_path, {}).scopes() == ["step_", "step_000001.bak", "step_000003", "validation_000001"]
 
 
+@pytest.mark.full
 def test_a_run_killed_in_mid_step_pays_for_no_answer_twice(command, environment, run, warm, tmp_path):
     workdir = tmp_path / "run"
     overrides = (

@@ -30,7 +30,7 @@ def without_config(batch):
 
 OVERRIDES = [
     ("init.source", "random"), ("steps", sys.argv[4]), ("checkpoint.every", "1"), ("evaluation.every", "0"),
-    ("evaluation.test_queries", "0"), ("queries_per_batch", "2"), ("schedule.progressive", "false"),
+    ("evaluation.test_queries", "0"), ("schedule.progressive", "false"),
 ]
 
 async def notebook():
