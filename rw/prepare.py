@@ -13,7 +13,7 @@ import hashlib
 import pathlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rw import progress
 from rw.data import disjoint, prepared
@@ -55,12 +55,14 @@ def prepare(known: argparse.Namespace) -> int:
     _check(known, output)
     others = [(path, prepared.read_queries(path)) for path in known.disjoint_from]
     progress.say(f"{known.dataset}: reading {known.input}{' ' + known.split if known.split else ''}")
-    loaded = load(known.dataset, known.input, known.split, _options(known))
+    with progress.counted(f"{known.dataset}: rows") as on_row:
+        loaded = load(known.dataset, known.input, known.split, _options(known), on_row)
     read = loaded.rows
     if others and loaded.queries:
         held_out = [query for _, other in others for query in other.queries]
         progress.say(f"{known.dataset}: comparing {len(loaded.queries)} questions with {len(held_out)} others")
-        loaded = loaded.without(disjoint.overlapping(loaded.queries, held_out))
+        with progress.counted(f"{known.dataset}: compared", len(loaded.queries)) as on_count:
+            loaded = loaded.without(disjoint.overlapping(_counted(loaded.queries, on_count), held_out))
     if known.tokenizer:
         progress.say(f"{known.dataset}: counting the tokens of {len(loaded.queries)} prompts")
         loaded = loaded.without(too_long(loaded.queries, known.tokenizer, known.prompt_limit))
@@ -113,6 +115,12 @@ def counts_table(dataset: str, loaded: Loaded) -> Table:
     kept = ("kept", str(len(loaded.queries)), loaded.queries[0].id)
     drops = [(reason, str(count), loaded.examples[reason][0]) for reason, count in loaded.dropped.most_common()]
     return Table(f"{dataset}: {loaded.rows} rows", ("rows", "count", "the first"), (kept, *drops))
+
+
+def _counted(queries: Sequence[Query], on_count: Callable[[int], None]) -> Iterator[Query]:
+    for count, query in enumerate(queries, start=1):
+        on_count(count)
+        yield query
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:

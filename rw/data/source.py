@@ -8,7 +8,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rw.data.hub import hub_rows
@@ -62,10 +62,14 @@ def load(
     source: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
     split: str = "",
     options: Options | None = None,
+    on_row: Callable[[int], None] = lambda rows: None,
 ) -> Loaded:
     """The questions of a file, a directory, the hub (the word `hub`), or of rows that are there already.
 
     A row is dropped as a duplicate where one before it has its id, or its question but for case, spaces and typography.
+
+    Args:
+        on_row: told how many rows have been read.
 
     Raises:
         DataError: an unknown data set, a file that cannot be read, a row of another schema; with file and line.
@@ -79,6 +83,7 @@ def load(
     ids: set[str] = set()
     questions: set[bytes] = set()
     for index, row in enumerate(rows):
+        on_row(index + 1)
         try:
             item = reader.read(row.values, Place(row.origin, index, options))
         except Unusable as error:

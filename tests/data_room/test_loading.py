@@ -87,6 +87,12 @@ def test_the_split_chooses_files_under_the_names_that_the_set_gives_it(tmp_path)
     assert [query.id for query in load("trivia_qa", tmp_path, split="train").queries] == ["trivia_qa/train"]
 
 
+def test_rows_are_counted_while_they_are_read():
+    counts = []
+    load("gsm8k", [gsm("A?"), gsm("A?"), gsm("B?")], on_row=counts.append)
+    assert counts == [1, 2, 3]
+
+
 def test_dropping_afterwards_is_counted_with_the_rest():
     loaded = load("gsm8k", [gsm("A?"), gsm("A?"), gsm("B?"), gsm("C?")])
     fewer = loaded.without({loaded.queries[1].id: "long", loaded.queries[2].id: "long"})
