@@ -8,7 +8,6 @@ than 0 ended it, whatever it had written before; else it ended well, and what it
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import signal
 import time
@@ -16,10 +15,10 @@ from typing import Any
 
 from rw.scoring.config import ScoringConfig
 from rw.scoring.sandbox import strongest_tier
-from rw.scoring.sandbox_frames import LENGTHS
+from rw.scoring.sandbox_frames import unframed
 from rw.scoring.sandbox_pool import pool
 from rw.scoring.sandbox_process import SandboxEnded, SandboxFault, SandboxGarbled, SandboxLate
-from rw.scoring.sandbox_tiers import PROCESSES
+from rw.scoring.sandbox_tiers import process_limit
 from rw.types import VerdictKind
 
 OUTPUT_BYTES = 16 << 20  # of one test, all that it writes together
@@ -106,7 +105,7 @@ class ProgramRun:
             "cpu_s": math.ceil(self._config.test_s),
             "memory": self._config.memory_mib << 20,
             "file_bytes": _FILE_BYTES,
-            "processes": PROCESSES,
+            "processes": process_limit(self._sandbox.tier),
             "output_bytes": OUTPUT_BYTES,
         }
         self._test_end = min(self._end, time.monotonic() + case_wall_s(self._config))
@@ -134,7 +133,7 @@ class ProgramRun:
     def _ending(self, header: dict[str, Any], payload: bytes) -> Ending:
         output_end, error_end = (sum(map(int, header["sizes"][:many])) for many in (1, 2))
         output, error = payload[:output_end], payload[output_end:error_end].decode(errors="replace")
-        report, value = _reported(payload[error_end:])
+        report, value = unframed(payload[error_end:])
         cpu_s, status = float(header["cpu_s"]), int(header["status"])
         self._cpu_left -= cpu_s
         words = str(report.get("error", "")) or (error.strip().splitlines() or [""])[-1][:500]
@@ -155,20 +154,6 @@ class ProgramRun:
         if status or "error" in report:
             return ending(VerdictKind.CRASH, words or f"exit status {status}")
         return ending(None)
-
-
-def _reported(text: bytes) -> tuple[dict[str, Any], bytes]:
-    """The one message of a report; nothing where it is none."""
-    if len(text) < LENGTHS.size:
-        return {}, b""
-    head_bytes, payload_bytes = LENGTHS.unpack_from(text)
-    if LENGTHS.size + head_bytes + payload_bytes != len(text):
-        return {}, b""
-    try:
-        header = json.loads(text[LENGTHS.size : LENGTHS.size + head_bytes])
-    except (ValueError, RecursionError):
-        return {}, b""
-    return (header, text[LENGTHS.size + head_bytes :]) if isinstance(header, dict) else ({}, b"")
 
 
 def _signal_name(number: Any) -> str:

@@ -1,7 +1,8 @@
 """Where programs of others may run: the strongest way of isolating that this machine has, found by trying.
 
 The one rule: a program never shares a process, files, an environment or a process namespace with expected outputs,
-keys, or the event loop. Inputs go in, one at a time; what it wrote comes out, and is compared outside.
+keys, or the event loop. Inputs go in, one at a time; what it wrote comes out, and is compared outside. So the worst
+that it can do is to make up its own output.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import dataclasses
 import functools
 
 from rw.errors import SandboxError
-from rw.scoring.sandbox_process import Sandbox, SandboxFault
+from rw.scoring.sandbox_probe import leaks
+from rw.scoring.sandbox_process import SandboxFault
+from rw.scoring.sandbox_tiers import TIERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Tier:
 
     Args:
         name: `bubblewrap`, `namespaces` or `limits`.
-        leaks: what a program can do there that it must not; empty but where a weak sandbox was allowed.
+        leaks: what a program can do there and must not; empty but where a weak sandbox was allowed.
     """
 
     name: str
@@ -29,21 +32,35 @@ class Tier:
         return self.name + (f" (weak: {', '.join(self.leaks)})" if self.leaks else "")
 
 
-@functools.cache
 def strongest_tier(allow_weak: bool = False) -> Tier:
     """The strongest tier that works here; found once a process, by trying in it what must be impossible.
 
-    Raises SandboxError where none is tight, and `allow_weak` is False.
+    Args:
+        allow_weak: where none is tight, take the one that lets the least through.
+
+    Raises SandboxError where none is tight and `allow_weak` is False, or none works at all.
     """
+    tiers, whys = [], []
+    for name in TIERS:
+        tier, why = tried_tier(name)
+        if tier is not None and not tier.leaks:
+            return tier
+        tiers += [tier] if tier is not None else []
+        whys.append(why)
+    if allow_weak and tiers:
+        return min(tiers, key=lambda tier: len(tier.leaks))
+    raise SandboxError(
+        f"programs cannot be run apart from this machine: {'; '.join(whys)}. Install bubblewrap (0.7 or later) and "
+        "allow user namespaces (Linux 5.14 or later), or set scoring.allow_weak_sandbox=true, which runs them all the "
+        "same"
+    )
+
+
+@functools.cache
+def tried_tier(name: str) -> tuple[Tier | None, str]:
+    """The tier as it is here, or None where it does not work; and what is to be said against it."""
     try:
-        sandbox = Sandbox("bubblewrap")
-        try:
-            sandbox.await_ready()
-        finally:
-            sandbox.end()
+        found = leaks(name)
     except SandboxFault as fault:
-        raise SandboxError(
-            f"programs cannot be run apart from this machine: {fault}; install bubblewrap, allow user namespaces, or "
-            "set scoring.allow_weak_sandbox=true"
-        ) from None
-    return Tier("bubblewrap")
+        return None, str(fault)
+    return Tier(name, found), f"{name} lets through: {', '.join(found)}" if found else ""

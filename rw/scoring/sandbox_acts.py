@@ -28,45 +28,40 @@ def _read(path: str) -> str:
         return file.read(64)
 
 
-def _write(paths: list[str]) -> list[str]:
-    """Those of the paths that could be written."""
-    written = []
-    for path in paths:
+def _write(directories: list[str], files: list[str]) -> list[str]:
+    """Directories in which something can be made, and files that can be written; nothing is left behind."""
+    changed = []
+    for directory in directories:
         try:
-            with open(path, "w") as file:
-                file.write("here")
-            written.append(path)
+            os.mkdir(f"{directory}/written")
+            os.rmdir(f"{directory}/written")
+            changed.append(directory)
         except OSError:
             continue
-    return written
-
-
-def _processes(pids: list[int]) -> list[int]:
-    """Those of the processes of the world outside that are seen here, by their command line, or can be signalled."""
-    seen = []
-    for pid in pids:
+    for path in files:
         try:
-            os.kill(pid, 0)
-            seen.append(pid)
-        except ProcessLookupError:
+            open(path, "r+b").close()
+            changed.append(path)
+        except OSError:
             continue
-        except PermissionError:
-            seen.append(pid)
-    return seen
+    return changed
 
 
-def _environments(word: str) -> list[str]:
-    """Where the word is found: environments and command lines of all processes in sight."""
-    found = ["environ"] if any(word in value for value in os.environ.values()) else []
+def _processes() -> int:
+    """How many processes are in sight."""
+    return sum(name.isdigit() for name in os.listdir("/proc"))
+
+
+def _environments() -> list[str]:
+    """The variables of all processes in sight."""
+    found = set()
     for name in os.listdir("/proc"):
-        for file in ("environ", "cmdline"):
-            try:
-                with open(f"/proc/{name}/{file}", "rb") as opened:
-                    if word.encode() in opened.read():
-                        found.append(f"/proc/{name}/{file}")
-            except OSError:
-                continue
-    return found
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                found |= set(file.read(1 << 20).decode(errors="replace").split("\0"))
+        except OSError:
+            continue
+    return sorted(found)
 
 
 def _privileges() -> list[str]:
@@ -132,12 +127,14 @@ def _flood(size: int) -> int:
     return written
 
 
-def _outlive(seconds: float) -> None:
-    """Leaves a process of a session of its own behind, which holds nothing of ours."""
+def _outlive(name: str, seconds: float) -> None:
+    """Sleeps, with a process of a session of its own beside it, called `name`, that holds nothing of ours."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
             os.closerange(0, 256)
+            with open("/proc/self/comm", "w") as file:
+                file.write(name)
             time.sleep(seconds)
         os._exit(0)
     os.wait()

@@ -16,7 +16,8 @@ import struct
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 4, 22
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
-_SECCOMP_MODE_FILTER = 2
+_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, _SECCOMP_MODE_FILTER = 24, 47, 4, 2
+_CAPABILITY_VERSION = 0x20080522
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000  # system calls of the x32 ABI, which would go round the numbers below
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEW* of clone(2)
@@ -58,6 +59,8 @@ def confine(user: int | None) -> list[str]:
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
         done.append("user")
+    if _drop_capabilities(libc):
+        done.append("capabilities")
     for name, arguments in (
         ("dies_with_parent", (_PR_SET_PDEATHSIG, signal.SIGKILL)),
         ("reaps", (_PR_SET_CHILD_SUBREAPER, 1)),
@@ -69,6 +72,15 @@ def confine(user: int | None) -> list[str]:
     if _filter_system_calls(libc):
         done.append("system_calls")
     return done
+
+
+def _drop_capabilities(libc: ctypes.CDLL) -> bool:
+    for capability in range(64):
+        if libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) != 0:
+            break  # there is none of that number, or nothing is left to drop with
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    head, none = struct.pack("II", _CAPABILITY_VERSION, 0), bytes(24)
+    return libc.capset(ctypes.create_string_buffer(head, len(head)), ctypes.create_string_buffer(none, len(none))) == 0
 
 
 def debuggable() -> None:

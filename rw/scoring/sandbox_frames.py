@@ -38,6 +38,20 @@ def read_frame(descriptor: int) -> tuple[dict[str, Any], bytes] | None:
     return None if head is None or payload is None else (json.loads(head), payload)
 
 
+def unframed(text: bytes) -> tuple[dict[str, Any], bytes]:
+    """The message that a text of someone else consists of; an empty one where it is none."""
+    if len(text) < LENGTHS.size:
+        return {}, b""
+    head_end = LENGTHS.size + LENGTHS.unpack_from(text)[0]
+    if head_end + LENGTHS.unpack_from(text)[1] != len(text):
+        return {}, b""
+    try:
+        header = json.loads(text[LENGTHS.size : head_end])
+    except (ValueError, RecursionError):
+        return {}, b""
+    return (header, text[head_end:]) if isinstance(header, dict) else ({}, b"")
+
+
 def _read_exactly(descriptor: int, size: int) -> bytes | None:
     parts = []
     while size:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -50,8 +51,10 @@ class Sandbox:
         """
         self.tier = tier
         self._first: int | None = None  # the first process inside, from the time that it is ready
+        self._directory: str | None = None
         try:
             start = start_of(tier)
+            self._directory = start.directory
             self._process = subprocess.Popen(
                 start.command,
                 stdin=subprocess.PIPE,
@@ -62,8 +65,9 @@ class Sandbox:
                 bufsize=0,
             )
         except OSError as error:
+            self._remove_directory()
             raise SandboxFault(f"{tier} does not start: {error}") from None
-        self._code = loaded(f"serve({start.user!r})")
+        self._code = loaded(start.call)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             os.set_blocking(stream.fileno(), False)
         with contextlib.suppress(BlockingIOError, BrokenPipeError):  # the rest, or the fault, is for await_ready
@@ -133,6 +137,11 @@ class Sandbox:
             self._process.wait()
         self._process.stdout.close()
         self._process.stderr.close()
+        self._remove_directory()
+
+    def _remove_directory(self) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _first_inside(self) -> int:
         """A descriptor of the first process inside: a child of the one outside."""

@@ -8,12 +8,13 @@ import glob
 import os
 import subprocess
 import sys
-import sysconfig
 
 _SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
 _LOADER = ("/etc/ld.so.cache", "/nix/store")
-_LOADED = (
-    "import re; print(*{m.group() for m in re.finditer(r'/\\S+\\.so[\\S]*$', open('/proc/self/maps').read(), re.M)})"
+_ASK = (  # where its library is, and which files the loader took for it
+    "import os, re, sysconfig\n"
+    "print(os.path.realpath(sysconfig.get_path('stdlib')))\n"
+    "for path in {line.split()[-1] for line in open('/proc/self/maps') if re.search(r'/.*[.]so', line)}: print(path)\n"
 )
 
 
@@ -35,12 +36,19 @@ class Runtime:
     hidden: tuple[str, ...]
 
 
-@functools.cache
 def runtime() -> Runtime:
     """That of the interpreter that runs this, below any virtual environment."""
-    executable = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-    standard = os.path.realpath(sysconfig.get_path("stdlib"))
-    loaded = subprocess.run([executable, "-I", "-S", "-c", _LOADED], capture_output=True, text=True).stdout.split()
+    return runtime_of(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+@functools.cache
+def runtime_of(python: str) -> Runtime:
+    """That of an interpreter; raises OSError where it does not run."""
+    executable = os.path.realpath(python)
+    asked = subprocess.run([executable, "-I", "-S", "-c", _ASK], capture_output=True, text=True)
+    if asked.returncode != 0:
+        raise OSError(f"{executable} does not run: {asked.stderr.strip()[-200:]}")
+    standard, *loaded = asked.stdout.splitlines()
     links = {path: os.readlink(path) for path in _SYSTEM if os.path.islink(path)}
     trees = [path for path in (*_SYSTEM, *_LOADER, standard) if os.path.exists(path) and path not in links]
     trees = [path for path in trees if not any(_within(path, other) for other in trees if other != path)]
