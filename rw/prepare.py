@@ -32,6 +32,8 @@ from rw.types import Query, WorkerCard
 USAGE = "usage: rw data prepare --dataset NAME --input FILE|DIR|hub --output FILE.jsonl [...]; --help tells the rest"
 SPLITS = ("train", "validation", "test")
 TOO_LONG, NOT_DRAWN = "prompt_too_long", "not_drawn"
+# What decides beside the files, written down where the first is given.
+RECORDED = (("limit", "seed"), ("levels",), ("drop_ambiguous",), ("tokenizer", "prompt_limit"))
 ONLY = {"levels": "math", "special_judge": "taco", "drop_ambiguous": "live_code_bench"}
 
 
@@ -74,6 +76,7 @@ def prepare(known: argparse.Namespace) -> int:
     header = {
         "dataset": known.dataset,
         "split": known.split,
+        "options": {name: getattr(known, name) for names in RECORDED if getattr(known, names[0]) for name in names},
         "dropped": dict(loaded.dropped),
         "sources": [dict(record) for record in loaded.files],
         "disjoint_from": [

@@ -1,1 +1,2 @@
-"""Where queries come from: recorded question sets as `Query`s, their split, and the order of batches. Pure; no jax."""
+"""Where queries come from: data sets in their own schemas, files of prepared questions, recorded question sets, and which
+queries make up a batch. No jax; reads files, and asks nobody but the hub where it is told to."""

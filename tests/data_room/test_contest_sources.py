@@ -14,6 +14,7 @@ from rw.data.source import load
 from rw.data.sources.contests import special_judged, text_of_pickle, unpacked
 from rw.data.sources.program_tests import parsed_tests, stdin_tests, within_bytes
 from rw.data.sources.schema import Options, Unusable
+from rw.errors import DataError
 from rw.types import ProgramTests
 
 RECORDS = pathlib.Path(__file__).parent.parent / "data" / "sources"
@@ -142,6 +143,8 @@ def test_taco_rows_with_a_judge_of_their_own_are_left_out_where_the_list_is_give
     )
     judged = special_judged(row.values for row in read_rows(tmp_path / "output_spj.jsonl"))
     assert judged == {1}
+    with pytest.raises(DataError, match="idx '1' in the list of special judges"):
+        special_judged([{"idx": "1", "special_judge": True}])
     rows = [taco_row({"inputs": ["1"], "outputs": ["1"]}, question=f"Q{n}") for n in range(3)]
     assert len(load("taco", rows).queries) == 3
     assert load("taco", rows, options=Options(special_judge=judged)).examples == {"special_judge": ("row 2",)}

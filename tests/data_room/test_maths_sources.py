@@ -1,5 +1,6 @@
 """Loaders of mathematics: real records of MATH, MATH-500 and AIME, made-up ones in the schemas of the others."""
 
+import datetime
 import pathlib
 
 import pytest
@@ -97,6 +98,11 @@ def test_omni_math_answers_lose_box_and_display(answer, reference):
     assert references(loaded) == [reference]
     assert loaded.queries[0].metadata == {"difficulty": 6.5, "source": "cup", "domain": ["A -> B"]}
     assert loaded.dropped == {"empty_answer": 1}
+
+
+def test_metadata_holds_what_json_can():
+    row = {"problem": "P?", "answer": "1", "difficulty": float("nan"), "source": datetime.date(2024, 2, 3)}
+    assert load("omni_math", [row]).queries[0].metadata == {"source": "2024-02-03"}
 
 
 def test_gsm8k_answers_follow_the_last_mark():

@@ -70,7 +70,8 @@ def test_a_draw_depends_on_seed_and_ids_alone(tmp_path):
     assert len(drawn["four"]) == 4 and set(drawn["four"]) < set(drawn["five"])
     assert set(drawn["back"]) == set(drawn["four"]) != set(drawn["other"])
     assert drawn["four"] == [key for key in drawn["all"] if key in drawn["four"]]
-    assert prepared.read_queries(tmp_path / "four.out").header["dropped"] == {"not_drawn": 8}
+    header = prepared.read_queries(tmp_path / "other.out").header
+    assert header["dropped"] == {"not_drawn": 8} and header["options"] == {"limit": 4, "seed": 1}
 
 
 def test_what_is_held_out_is_not_trained_on(tmp_path, capsys):

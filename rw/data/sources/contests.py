@@ -22,6 +22,7 @@ from rw.data.sources.program_tests import (
     within_bytes,
 )
 from rw.data.sources.schema import Item, Place, Source, Unusable, code_of, field, known, text_of
+from rw.errors import DataError
 from rw.types import ProgramTests
 
 MOST_BYTES = 256 * 1024  # RouteWeaver, Appendix B.2: of LiveCodeBench's tests, serialised, in order
@@ -107,7 +108,10 @@ def read_live_code_bench(row: Mapping[str, Any], place: Place) -> Item:
 def special_judged(rows: Iterable[Mapping[str, Any]]) -> frozenset[int]:
     """Places of TACO's test rows that need a judge of their own, from the list that its authors publish: idx, and
     special_judge, true or false."""
-    return frozenset(int(field(row, "idx")) for row in rows if field(row, "special_judge"))
+    judged = [field(row, "idx") for row in rows if field(row, "special_judge")]
+    if odd := [place for place in judged if type(place) is not int]:
+        raise DataError(f"idx {odd[0]!r} in the list of special judges must be a row's place, from 0")
+    return frozenset(judged)
 
 
 def text_of_pickle(data: bytes) -> str:

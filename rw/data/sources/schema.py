@@ -113,8 +113,8 @@ def code_of(row: Mapping[str, Any], name: str) -> str:
 
 
 def known(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Those of the columns that hold something, for metadata; dates as texts."""
-    found = {name: row[name] for name in names if row.get(name) not in (None, "", [])}
+    """Those of the columns that hold something, for metadata: no NaN, and dates as texts."""
+    found = {name: row[name] for name in names if row.get(name) not in (None, "", []) and row[name] == row[name]}
     return {name: value.isoformat() if isinstance(value, datetime.date) else value for name, value in found.items()}
 
 
