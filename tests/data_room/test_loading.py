@@ -7,10 +7,11 @@ import pytest
 
 from rw.data import hub
 from rw.data.source import load
-from rw.data.sources import SOURCES
+from rw.data.sources import SOURCES, own
 from rw.data.sources.schema import Options
 from rw.data.wording import normalised
 from rw.errors import DataError
+from rw.scoring import SCORERS
 
 NAMES = {
     "math", "omni_math", "math_500", "gsm8k", "aime", "apps", "live_code_bench", "taco", "human_eval", "mbpp",
@@ -31,6 +32,10 @@ def test_every_set_has_a_loader_and_a_domain_of_the_paper():
     domains = {name: source.domain for name, source in SOURCES.items() if name != "custom"}
     assert set(domains.values()) == {"math", "code", "knowledge", "reason", "recall"}
     assert [name for name, domain in domains.items() if domain == "reason"] == ["sat_bench", "bbh"]
+
+
+def test_every_set_and_every_scorer_that_own_questions_may_name_is_judged():
+    assert NAMES - {"custom"} | set(own.SCORERS) <= set(SCORERS)
 
 
 def test_ids_without_a_set_of_their_own_depend_on_the_question_alone():

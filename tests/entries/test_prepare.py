@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rw import prepare
+from rw import cli, prepare
 from rw.data import prepared
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -166,6 +166,12 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
     assert f"cannot write {output}" in refused(
         capsys, "--dataset", "math", "--input", RECORDS / "math.jsonl", "--output", output
     )
+
+
+def test_the_command_reaches_it(tmp_path):
+    arguments = ["--dataset", "aime", "--input", str(RECORDS / "aime25.jsonl"), "--output", str(tmp_path / "out.jsonl")]
+    assert cli.main(["data", "prepare", *arguments]) == 0
+    assert len(ids(tmp_path / "out.jsonl")) == 3
 
 
 def test_other_words_and_help(capsys):
