@@ -8,9 +8,9 @@ An answer is right where it is mathematically equal to the reference. Up to thre
 
 Where they differ, equal texts decide, then plain numbers, then the algebra; and `detail` says `opinions differ`, so
 that such verdicts can be found. The algebra's yes does not count against plain evaluation at a few points (its floats
-are compared to six decimals, and equations without solutions are all alike to it), nor where only the case of a letter
-agrees; and texts that it is known to misread (`math_text.misread`: prose, dots, …) are not shown to it. Units are not
-compared: a question names its own. The algebra is never loaded into the caller's process.
+are compared to six decimals, and equations without solutions are all alike to it), nor where letters differ in case or
+a set's braces meet a point's brackets; and texts that it is known to misread (`math_text.misread`: prose, dots, …) are
+not shown to it. Units are not compared: a question names its own. The algebra is never loaded into the caller's process.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rw.types import Query, Verdict, VerdictKind
 VERSION = "math/1"
 AIME_VERSION = "aime/1"
 OPINIONS_DIFFER = "opinions differ"
+_VETOES = ("points", "case", "brackets")
 
 _ALGEBRA = TimedProcess("rw.scoring.math_process")
 
@@ -95,7 +96,7 @@ def _judge(gold: str, given: str, config: ScoringConfig, version: str) -> Verdic
         opinions = algebra  # to reproduce the authors' numbers on their terms
     heard = {name: opinion for name, opinion in opinions.items() if opinion is not None}
     if text and heard.get("math_verify"):  # of words, which are no values and have no variables
-        heard = {name: opinion for name, opinion in heard.items() if name not in ("points", "case")}
+        heard = {name: opinion for name, opinion in heard.items() if name not in _VETOES}
     correct = _decided(heard)
     detail = _said(gold, given, correct) + note
     if len(set(heard.values())) > 1:
@@ -105,11 +106,11 @@ def _judge(gold: str, given: str, config: ScoringConfig, version: str) -> Verdic
 
 
 def _decided(heard: dict[str, bool]) -> bool:
-    """Equal texts decide, then plain numbers, then the algebra unless evaluation or a letter's case is against it."""
+    """Equal texts decide, then plain numbers, then the algebra unless something of `_VETOES` is against it."""
     for name in ("text", "numbers"):
         if name in heard:
             return heard[name]
-    return all(heard.get(name, True) for name in ("points", "case")) and any(
+    return all(heard.get(name, True) for name in _VETOES) and any(
         heard.get(rule, False) for rule in ("math_verify", "released")
     )
 
@@ -123,8 +124,9 @@ def _asked(gold: str, given: str, config: ScoringConfig) -> dict[str, bool | Non
         return {}
     request = {"rule": config.math_equality, "gold": gold, "answer": given}
     opinions = _ALGEBRA.ask(request, config.math_s) or {}
-    if opinions.get("math_verify") and math_text.cases_differ(gold, given):
-        opinions["case"] = False
+    if opinions.get("math_verify"):
+        opinions["case"] = False if math_text.cases_differ(gold, given) else None
+        opinions["brackets"] = False if math_text.brackets_differ(gold, given) else None
     return opinions
 
 

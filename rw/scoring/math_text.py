@@ -17,7 +17,7 @@ _SIGNS = {
     "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u2009": " ", "\u202f": " ",
 }  # fmt: skip
 _SIGN_TABLE = str.maketrans(_SIGNS)
-_SPACING = re.compile(r"(?<!\\)\\(?:[,;: ]|q?quad\b)|~")
+_SPACING = re.compile(r"(?<!\\)\\(?:[,;: ]|q?quad\b)|(?<=\S)~")
 _SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits)(?![a-zA-Z])\.?|(?<!\\)\\!")
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname\*?)\s*\{([^{}]*)\}")
 _FRACTION = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
@@ -277,3 +277,21 @@ def cases_differ(gold: str, answer: str) -> bool:
     """A letter of one stands in the other only in the other case, as with K and k."""
     ours, theirs = variables(gold), variables(answer)
     return any(letter.swapcase() in theirs and letter not in theirs for letter in ours)
+
+
+def brackets_differ(gold: str, answer: str) -> bool:
+    """One is a set in braces and the other a point or an interval; the library compares them number by number."""
+    around = {
+        _enclosing(normalise(value_side(side, "")).replace("\\{", "{").replace("\\}", "}")) for side in (gold, answer)
+    }
+    return "{" in around and bool(around & {"(", "["})
+
+
+def _enclosing(text: str) -> str:
+    """The bracket that opens `text` where the one that closes it is its last sign; else an empty text."""
+    depth = 0
+    for at, sign in enumerate(text):
+        depth += (sign in "([{") - (sign in ")]}")
+        if depth == 0:
+            return text[0] if at and at == len(text) - 1 else ""
+    return ""
