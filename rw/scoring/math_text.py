@@ -225,6 +225,8 @@ def _same(gold: Number, answer: Number) -> bool | None:
     return None if near else False
 
 
+LONGEST = 2000  # characters of an answer that an algebra gets to see; a longer one can only be equal as a text
+
 _DROPPED = re.compile(r"\\(?:[lcv]?dots[bcmio]?|approx|sim|pmod|bmod|mod|mid)(?![a-zA-Z])|\.\.\.|…|≈")
 _SIDE_BY_SIDE = re.compile(
     r"\d\s*\)?(?:\s|\\[ ,;:!]|~)*\(\s*[-+]?[\d.]+\s*\)|\(\s*[-+]?[\d.]+\s*\)\s*\d|\d(?:\s|\\[ ,;:!]|\\q?quad|~)+\d"
@@ -258,9 +260,6 @@ def misread(text: str) -> str | None:
         return "prose"
     letters = variables(text)
     return "a letter in both cases" if letters & {letter.swapcase() for letter in letters} else None
-
-
-LONGEST = 2000  # characters of an answer that an algebra gets to see; a longer one can only be equal as a text
 
 
 def variables(text: str) -> set[str]:
