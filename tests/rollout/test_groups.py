@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
+import pathlib
 import time
 
 import pytest
 
 from rw.errors import ConfigError, DataError, WorkerRefusedError
 from rw.rollout.group import group_tasks, run_group
+from rw.rollout.lag import LoopLag
 from rw.rollout.pool import EpisodePool, PoolConfig
+from rw.rollout.scorer import Scorer
 from rw.rollout.stream import Progress, stream_groups
 from rw.types import Mode, Status, Verdict
 
@@ -243,3 +247,32 @@ async def test_refusal_ends_the_step_at_once_whichever_group_is_due(make_pool, w
     assert asyncio.all_tasks() == {asyncio.current_task()}
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+async def test_other_episodes_go_on_while_an_answer_is_judged(make_pool, world, monkeypatch):
+    """Real scorer processes: a rollout whose answer takes long to judge holds up no Worker call and no other verdict."""
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parent.parent / "data" / "scorers"))
+    events = []
+
+    async def answer(request):
+        await asyncio.sleep(0.1 * request.id.group)
+        events.append(f"reply {request.id.group}")
+        return "x is 4"
+
+    queries = [dataclasses.replace(world.query(k), dataset="exact") for k in range(4)]
+    queries[0] = dataclasses.replace(queries[0], dataset="slow")
+
+    async with Scorer("scorers_for_tests:SCORERS", processes=2) as scorer:
+        await asyncio.gather(*[scorer(queries[1], "4") for _ in range(2)])  # both processes have started
+
+        async def score(query, text):
+            verdict = await scorer(query, "0.8" if query.dataset == "slow" else text)
+            events.append(f"verdict {query.id}")
+            return verdict
+
+        async with LoopLag(interval_s=0.01) as lag:
+            groups = await world.collect(make_pool(answer, rollouts_per_query=1), queries, score)
+    assert all(group.rollouts[0].correct for group in groups)
+    assert events[-1] == "verdict q0" and events[0] == "reply 0"
+    assert set(events[1:-1]) == {f"{what}{k}" for k in (1, 2, 3) for what in ("reply ", "verdict q")}
+    assert lag.longest_s < 0.25
