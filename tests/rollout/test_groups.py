@@ -250,7 +250,7 @@ async def test_refusal_ends_the_step_at_once_whichever_group_is_due(make_pool, w
 
 
 async def test_other_episodes_go_on_while_an_answer_is_judged(make_pool, world, monkeypatch):
-    """Real scorer processes: a rollout whose answer takes long to judge holds up no Worker call and no other verdict."""
+    """With real scorer processes: an answer that takes long to judge holds up no Worker call and no other verdict."""
     monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parent.parent / "data" / "scorers"))
     events = []
 
@@ -275,4 +275,4 @@ async def test_other_episodes_go_on_while_an_answer_is_judged(make_pool, world, 
     assert all(group.rollouts[0].correct for group in groups)
     assert events[-1] == "verdict q0" and events[0] == "reply 0"
     assert set(events[1:-1]) == {f"{what}{k}" for k in (1, 2, 3) for what in ("reply ", "verdict q")}
-    assert lag.longest_s < 0.25
+    assert lag.longest_s < 0.5

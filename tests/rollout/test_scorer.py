@@ -176,4 +176,4 @@ async def test_answers_to_questions_with_large_tests_never_block_the_loop():
     large = [dataclasses.replace(query("exact"), id=f"q{k}", reference=tests) for k in range(7)]
     async with Scorer(SCORERS, processes=2) as score, LoopLag(interval_s=0.01) as lag:
         verdicts = await asyncio.gather(*[score(one, "x") for one in large for _ in range(8)])
-    assert len(verdicts) == 56 and lag.longest_s < 0.25
+    assert len(verdicts) == 56 and lag.longest_s < 0.5
