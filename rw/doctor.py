@@ -1,6 +1,7 @@
 """Is a run's config ready to spend money? `rw doctor --config FILE` asks every Worker a question of a few tokens.
 
 `--no-spend` only looks: names, connections, certificates, keys, lists of models. Pools on loopback are started first.
+Questions in files are read, and where the answers to some are programs, the sandbox is tried.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -17,9 +18,12 @@ from rich.text import Text
 from rw import progress
 from rw.cli import NO_SPEND, run_entry
 from rw.config import load_config
+from rw.errors import RwError
 from rw.evaluation.table import terminal
-from rw.questions import query_batches
+from rw.judging import runs_programs, tier_line
+from rw.questions import file_questions, held_out_queries, query_batches
 from rw.run_config import RunConfig
+from rw.scoring.sandbox import strongest_tier
 from rw.worker_pool import open_workers
 from rw.workers.checkup import GREETING, MOST_COMPLETIONS, REPLY_TOKENS, Finding, State, check_worker, most_usd
 from rw.workers.config import WorkerEndpoint
@@ -29,14 +33,15 @@ _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", Stat
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`rw doctor`; 0 where every Worker can be used, 1 where one cannot, 2 where the config is refused."""
+    """`rw doctor`; 0 where every Worker can be used and questions and sandbox are there, 1 where something is not, 2
+    where the config is refused."""
     argv = list(sys.argv[1:] if argv is None else argv)
     spends = NO_SPEND not in argv
     return run_entry("doctor", argv, lambda given: examine(load_config(given.config, given.overrides), spends))
 
 
 def examine(config: RunConfig, spends: bool) -> int:
-    """Checks every Worker of a config and prints what was found; the exit code.
+    """Checks every Worker of a config, its questions and its sandbox, and prints what was found; the exit code.
 
     Args:
         spends: whether Workers are asked for completions, for a few hundredths of a cent at usual prices.
@@ -45,8 +50,40 @@ def examine(config: RunConfig, spends: bool) -> int:
     found = {worker.id: found for worker, found in zip(workers, findings, strict=True)}
     print_findings(found)
     failed = [name for name, each in found.items() if any(one.state is State.FAIL for one in each)]
+    failed += [name for name, check in (("questions", _questions), ("sandbox", _sandbox)) if not _passes(check, config)]
     progress.say(f"not ready: {', '.join(failed)}" if failed else _all_well(len(found)))
     return 1 if failed else 0
+
+
+def _passes(check: Callable[[RunConfig], str], config: RunConfig) -> bool:
+    """Whether a check finds all in order; prints what it found, if that is worth a line, or what is wrong."""
+    try:
+        if found := check(config):
+            progress.say(found)
+    except RwError as error:
+        progress.say(str(error))
+        return False
+    return True
+
+
+def _questions(config: RunConfig) -> str:
+    """What the run's files hold; raises RwError where they cannot be used."""
+    if config.data.source != "files":
+        return ""
+    query_batches(config)
+    validation, test = held_out_queries(config)
+    found = file_questions(config.data)
+    return f"questions: {len(found.train)} to train on, {len(validation)} for validation, {len(test)} for the test"
+
+
+def _sandbox(config: RunConfig) -> str:
+    """How programs are kept apart, where the run has any; raises SandboxError where they cannot be."""
+    try:
+        known = file_questions(config.data) if config.data.source == "files" else None
+    except RwError:  # said before
+        known = None
+    questions = (*known.train, *known.validation, *known.test) if known else ()
+    return tier_line(strongest_tier(config.scoring.allow_weak_sandbox)) if runs_programs(config, questions) else ""
 
 
 def print_findings(found: dict[str, list[Finding]]) -> None:

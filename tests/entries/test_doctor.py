@@ -7,6 +7,10 @@ import socket
 import pytest
 
 from rw import cli
+from rw import doctor as rw_doctor
+from rw.data.prepared import write_queries
+from rw.errors import SandboxError
+from rw.types import ProgramTests, Query
 
 TINY = str(pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py")
 RECORDED = ["--config.data.source=nq6", "--config.workers.kind=replay", "--config.evaluation.arms=('trained',)"]
@@ -51,6 +55,43 @@ def test_what_fails_is_told_with_its_remedy_and_without_the_key(capsys, tmp_path
     assert (code, err) == (1, "") and "not ready: w1, w2, w3" in out and "sk-doctor" not in out
     assert "tcp fail (w1, w2): start the server, or correct host and port of base_url" in out
     assert "dns fail (w3): correct the host" in out and "price fail (w3): set input_price and output_price" in out
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """Overrides for a run on two questions that ask for programs, and the file of them."""
+    tests = ProgramTests("stdin", ("1",), ("2",))
+    path = tmp_path / "apps.jsonl"
+    write_queries(path, [Query(f"apps/{k}", "apps", "code", f"{k}?", tests) for k in range(6)], {"dataset": "apps"})
+    workers = tmp_path / "workers.yaml"
+    worker = "{id: w1, base_url: 'http://127.0.0.1:1/v1', description: d, model: m, input_price: 1, output_price: 1}"
+    workers.write_text(f"workers:\n- {worker}\n")
+    overrides = {
+        "workers.kind": "http", "workers.file": workers, "data.source": "files", "data.train_files": f"('{path}',)",
+        "evaluation.arms": "()", "evaluation.every": "0", "evaluation.test_queries": "0",
+    }  # fmt: skip
+    return path, [f"--config.{key}={value}" for key, value in overrides.items()]
+
+
+def test_where_programs_will_run_the_sandbox_is_tried(capsys, programs, monkeypatch):
+    monkeypatch.setattr(rw_doctor, "strongest_tier", lambda allow_weak: "bubblewrap")
+    code, out, _ = doctor(capsys, "--no-spend", *programs[1])
+    assert code == 1 and "not ready: w1\n" in out  # nobody serves that Worker
+    assert "questions: 6 to train on, 0 for validation, 0 for the test" in out
+    assert "programs run in a sandbox of tier bubblewrap" in out
+
+    def none(allow_weak):
+        raise SandboxError("install bubblewrap")
+
+    monkeypatch.setattr(rw_doctor, "strongest_tier", none)
+    code, out, _ = doctor(capsys, "--no-spend", *programs[1])
+    assert code == 1 and "install bubblewrap" in out and "not ready: w1, sandbox" in out
+
+
+def test_files_of_questions_that_are_not_there_are_named(capsys, programs):
+    programs[0].unlink()
+    code, out, _ = doctor(capsys, "--no-spend", *programs[1])
+    assert code == 1 and f"--output {programs[0]}" in out and "not ready: w1, questions" in out
 
 
 def test_a_config_that_cannot_be_used_ends_with_2(capsys):
