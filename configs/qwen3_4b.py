@@ -7,11 +7,23 @@ It needs the weights in checkpoints/Qwen3-4B-Instruct-2507 (as Hugging Face has 
 them), the Workers of configs/workers/paper_six.yaml (worker_1 and worker_2 where every host reaches them: in a cluster,
 put their addresses there), a key for OpenRouter, and a run's directory that all hosts see.
 
-What stands in: rw cannot load the paper's 3,200 questions of seven data sets yet. Natural Questions take their place,
-160 to train on and 120 for the test, so that 90 batches of 32 pass over them 18 times. Once the paper's can be loaded,
-`data.source` changes, and `evaluation.test_queries` to its 1,060. What Appendix C names is the default of
-rw/run_config.py and not repeated: below are questions, Workers, weights, and what the hardware decides. As in the paper
-the last router is tested, none is chosen by validation. The run stops before it has spent 50 USD (`budget.run_usd`).
+Questions: the paper's seven sets to train on, mixed by its quotas, and its nine to test with. 100 batches' worth of
+each are 3,200, of which 90 batches of 32 see nine tenths; which ones the paper took of its sets is not known. They are
+prepared once, what is held out first (`hub` downloads with rw[data]; a path of files that you have does as well):
+
+    prepare() { rw data prepare --input hub --dataset $1 --split $2 --limit $3 ${@:4} \\
+      --output data/prepared/$1.$2.jsonl; }
+    prepare math test 120 --levels 2-5
+    for set in omni_math apps live_code_bench super_gpqa sat_bench trivia_qa simple_qa_verified; do
+      prepare $set test 120; done
+    prepare taco test 100
+    for set in math:350 omni_math:350 apps:400 live_code_bench:300 super_gpqa:600 sat_bench:700 trivia_qa:500; do
+      prepare ${set%:*} train ${set#*:} --tokenizer qwen3 --disjoint-from data/prepared/*.test.jsonl; done
+
+The answers to Code are programs, which run in a sandbox on every host: `rw doctor` says whether one works. What
+Appendix C names is the default of rw/run_config.py and not repeated: below are questions, Workers, weights, and what
+the hardware decides. As in the paper the last router is tested, none is chosen by validation. The run stops before it
+has spent 50 USD (`budget.run_usd`).
 
 GiB on each device (rw/memory.py does the arithmetic, `--dry-run` prints parts): always, more while rolling out, more
 while learning, at most, and of how many. On GPUs a program gets 0.92 of the card, which the launch files set.
@@ -35,9 +47,10 @@ of an A100's peak. Eight calls, one after another, of 512 reply tokens at 50 tok
 row and reply were as long as they may be. Not in it: compiling, for every shape that comes up once a start,
 checkpoints of 45 GiB every tenth step, and the test.
 
-Workers, at the frozen prices: 67,000 calls for 9.79 USD (low 0.0547, worst 435). `--dry-run` says what low, typical and
-worst assume (rw/estimate.py); it takes what was measured once the run's ledger has 20 calls. The paper's questions have
-longer answers: there, after the cold start, 95 % of the rollouts cost less than 0.0071 USD, 163 USD for all 23,040.
+Workers, at the frozen prices: 80,000 calls for 15.1 USD (low 0.253, worst 569), where questions have 300 tokens on
+average and 3,000 at most, as samples of the sets have. `--dry-run` counts them, and says what low, typical and worst
+assume (rw/estimate.py); it takes what was measured once the run's ledger has 20 calls. In the paper, after the cold
+start, 95 % of the rollouts cost less than 0.0071 USD, 163 USD for all 23,040.
 
 Checked without the hardware: tests/benchmarks/memory_aot.py compiles the programs of a step for devices that are not
 here. Beside parameters and gradient sum, one micro-batch at 18,432 tokens takes on each device, in GiB, estimated and
@@ -50,10 +63,17 @@ was measured on A100 or TPU, no hour and no USD of such a run.
 
 from rw.config import default_config
 
+TRAINED = ("math", "omni_math", "apps", "live_code_bench", "super_gpqa", "sat_bench", "trivia_qa")
+TESTED_TOO = ("simple_qa_verified", "taco")
+
 
 def get_config():
     config = default_config()
-    config.data.source = "nq6"
+    config.data.source = "files"
+    config.data.train_files = tuple(f"data/prepared/{name}.train.jsonl" for name in TRAINED)
+    config.data.test_files = tuple(f"data/prepared/{name}.test.jsonl" for name in (*TRAINED, *TESTED_TOO))
+    config.data.quotas = ("paper",)
+    config.evaluation.test_queries = 1060
     config.workers.kind = "http"
     config.workers.file = "configs/workers/paper_six.yaml"
     config.budget.run_usd = 50.0

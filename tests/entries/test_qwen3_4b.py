@@ -7,21 +7,28 @@ import re
 
 import pytest
 
-from rw import cli
+from rw import cli, dry_run
 from rw.config import load_config
+from rw.data.prepared import write_queries
+from rw.data.quotas import paper_quotas
+from rw.data.sources import SOURCES
 from rw.dry_run import count_tokens, run_phases
-from rw.estimate import TYPICAL_REPLY, WorkerTerms, estimate
+from rw.estimate import TYPICAL_REPLY, Lengths, WorkerTerms, estimate
 from rw.memory import GIB, cache_token_bytes, device_memory
 from rw.model.qwen3 import shapes_of
 from rw.protocol.config import AGENTIC_CALLS
-from rw.questions import query_batches, recorded_questions
 from rw.run_config import RunConfig
+from rw.types import Query
 from rw.workers.pricing import PriceTable
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PATH = "configs/qwen3_4b.py"
 DOCSTRING = ast.get_docstring(ast.parse((ROOT / PATH).read_text()))
 WORDS = " ".join(DOCSTRING.split())
+OTHER_QUESTIONS = [
+    ("data.source", "nq6"), ("data.train_files", "()"), ("data.test_files", "()"), ("data.quotas", "()"),
+    ("evaluation.test_queries", "120"),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -77,11 +84,17 @@ def test_what_one_micro_batch_takes_is_what_is_computed_and_near_what_was_compil
         assert float(estimated) == pytest.approx(float(compiled), rel=0.1)
 
 
-def test_worker_spend_is_what_is_computed():
+def test_worker_spend_is_what_is_computed(monkeypatch):
     config = load_config(PATH)
     prices = PriceTable.from_endpoints(config.workers.endpoints)
     terms = [WorkerTerms(worker.id, prices[worker.id], worker.max_output_tokens) for worker in config.workers.endpoints]
-    found = estimate(run_phases(config), terms, count_tokens(config)[0], config.protocol.multi_previous == "reply")
+    mean, longest = (
+        float(x.replace(",", "")) for x in re.search(r"have ([\d,]+) .* and ([\d,]+) at most", WORDS).groups()
+    )
+    frame = count_tokens(load_config(PATH, OTHER_QUESTIONS))[0].frame
+    monkeypatch.setattr(dry_run, "held_out_queries", lambda config: ([], range(config.evaluation.test_queries)))
+    lengths = Lengths(mean, longest, frame, float(config.protocol.response_budget))
+    found = estimate(run_phases(config), terms, lengths, config.protocol.multi_previous == "reply")
     assert f"{round(found.calls.typical, -3):,.0f} calls for {found.usd.typical:.3g} USD" in WORDS
     assert f"(low {found.usd.low:.3g}, worst {found.usd.worst:.3g})" in WORDS
     training = run_phases(config)[0].rollouts
@@ -114,18 +127,44 @@ def test_hours_are_what_their_assumptions_give():
     assert f"{3 * 4 * sum(leaf.size for leaf in shapes_of(config.model).values()) / GIB:.0f} GiB every" in WORDS
 
 
-def test_questions_that_stand_in_are_as_many_as_said():
-    config = load_config(PATH)
-    train = len(recorded_questions(config)[0])
-    passes = config.steps * config.queries_per_batch / train
-    assert f"{train} to train on and {config.evaluation.test_queries} for the test" in WORDS
-    assert f"pass over them {passes:.0f} times" in WORDS
-    assert len(query_batches(config)(0, config.queries_per_batch)) == 32
+def test_questions_are_as_many_as_the_quotas_of_a_hundred_batches():
+    config, script = (
+        load_config(PATH),
+        DOCSTRING[DOCSTRING.index("    prepare()") : DOCSTRING.index("The answers to Code")],
+    )
+    train = {name: int(count) for name, count in re.findall(r"([a-z_]+):(\d+)", script)}
+    quotas = {quota.dataset: sum(quota.counts) / len(quota.counts) for quota in config.data.mixture()}
+    assert train == {name: round(100 * count) for name, count in quotas.items()} and sum(train.values()) == 3200
+    assert list(train) == [pathlib.Path(path).name.removesuffix(".train.jsonl") for path in config.data.train_files]
+    tested = {pathlib.Path(path).name.removesuffix(".test.jsonl") for path in config.data.test_files}
+    assert tested == {*train, "simple_qa_verified", "taco"} and tested <= set(SOURCES)
+    assert all(name in script for name in tested) and config.evaluation.test_queries == 8 * 120 + 100
+    assert [str(quota) for quota in config.data.mixture()] == list(paper_quotas())
 
 
-def test_a_dry_run_needs_no_weights_and_no_key(tmp_path, capsys, monkeypatch):
+def test_a_dry_run_without_the_files_says_how_to_make_them(tmp_path, capsys):
+    assert cli.main(["train", "--config", PATH, "--workdir", str(tmp_path / "run"), "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "data/prepared/math.train.jsonl" in said and "rw data prepare --dataset NAME" in said
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """Overrides that name files with questions in the place of the paper's."""
+    paths = {"train": [], "test": []}
+    for split, sizes in (("train", 8), ("test", 2)):
+        for path in getattr(load_config(PATH).data, f"{split}_files"):
+            name = pathlib.Path(path).name.split(".")[0]
+            queries = [Query(f"{name}/{split}/{k}", name, "any", f"{name} {split} {k}?", "1") for k in range(sizes)]
+            paths[split].append(str(tmp_path / pathlib.Path(path).name))
+            write_queries(paths[split][-1], queries, {"dataset": name, "split": split})
+    files = [f"--config.data.{split}_files={tuple(found)}" for split, found in paths.items()]
+    return [*files, f"--config.evaluation.test_queries={2 * len(paths['test'])}"]
+
+
+def test_a_dry_run_needs_no_weights_and_no_key(tmp_path, capsys, monkeypatch, prepared):
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
-    assert cli.main(["train", "--config", PATH, "--workdir", str(tmp_path / "run"), "--dry-run"]) == 0
+    assert cli.main(["train", "--config", PATH, "--workdir", str(tmp_path / "run"), "--dry-run", *prepared]) == 0
     printed = capsys.readouterr().out
     assert "worker_6" in printed and "mesh.tensor=8" in printed and "59.37" in printed
     assert not (tmp_path / "run").exists()

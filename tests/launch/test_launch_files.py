@@ -53,7 +53,7 @@ def job_of(document):
     return replicated["template"]["spec"]
 
 
-def test_the_jobset_is_one_indexed_job_behind_a_headless_service():
+def test_the_jobset_is_one_indexed_job_behind_a_headless_service(monkeypatch):
     document = jobset()
     assert (document["apiVersion"], document["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     assert document["spec"]["network"]["enableDNSHostnames"] is True
@@ -71,7 +71,8 @@ def test_the_jobset_is_one_indexed_job_behind_a_headless_service():
     assert host == f"{document['metadata']['name']}-{replicated['name']}-0-0.{network['subdomain']}"
     assert int(port) in [exposed["containerPort"] for exposed in container["ports"]]
     assert (container["args"][0], container["args"][2]) == ("--config", "--workdir")
-    config = load_config(str(LAUNCH.parent / container["args"][1]), [("workers.kind", "replay"), ("workers.file", "")])
+    monkeypatch.chdir(LAUNCH.parent)  # the Workers' file is named from there
+    config = load_config(container["args"][1])
     given = dict(argument.removeprefix("--config.").split("=") for argument in container["args"][4:])
     assert int(given["mesh.data"]) * config.mesh.fsdp * config.mesh.tensor == int(flags["--processes"]) * int(
         container["resources"]["limits"]["nvidia.com/gpu"]
