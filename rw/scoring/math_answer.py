@@ -23,16 +23,16 @@ from rw.scoring.final_answer import final_answer, undelimited
 from rw.scoring.timed import ChildDied, ChildNotStarted, TimedProcess, TookTooLong
 from rw.types import Query, Verdict, VerdictKind
 
-VERSION = "math/1"
-AIME_VERSION = "aime/1"
+VERSION = 1
 OPINIONS_DIFFER = "opinions differ"
 _VETOES = ("points", "case", "brackets")
 
 _ALGEBRA = TimedProcess("rw.scoring.math_process")
 
 
-def math_scorer(config: ScoringConfig, version: str = VERSION) -> Callable[[str, Query], Verdict]:
+def math_scorer(config: ScoringConfig, name: str = "math") -> Callable[[str, Query], Verdict]:
     """The scorer by `config.math_equality`; a comparison may take `config.math_s` seconds."""
+    version = _version(name, config)
 
     def score(response: str, query: Query) -> Verdict:
         references = _references(query)
@@ -47,7 +47,7 @@ def math_scorer(config: ScoringConfig, version: str = VERSION) -> Callable[[str,
 
 def aime_scorer(config: ScoringConfig) -> Callable[[str, Query], Verdict]:
     """As MATH, but both sides are integers where they can be: the reference 045 is 45, whatever the rule."""
-    otherwise = math_scorer(config, AIME_VERSION)
+    otherwise, version = math_scorer(config, "aime"), _version("aime", config)
 
     def score(response: str, query: Query) -> Verdict:
         given = final_answer(response) if isinstance(response, str) else ""
@@ -56,9 +56,15 @@ def aime_scorer(config: ScoringConfig) -> Callable[[str, Query], Verdict]:
         if theirs is None or None in ours:
             return otherwise(response, query)
         correct = theirs in ours
-        return _verdict(correct, f"{theirs} {'is' if correct else 'is not'} {query.reference}", AIME_VERSION)
+        return _verdict(correct, f"{theirs} {'is' if correct else 'is not'} {query.reference}", version)
 
     return score
+
+
+def _version(name: str, config: ScoringConfig) -> str:
+    """What verdicts are signed with: "math/1", or "math_string/1" under another rule of equality than the default."""
+    rule = "" if config.math_equality == "math_verify" else f"_{config.math_equality}"
+    return f"{name}{rule}/{VERSION}"
 
 
 def close() -> None:
@@ -79,20 +85,23 @@ def _integer(text: str) -> int | None:
 
 
 def _judge(gold: str, given: str, config: ScoringConfig, version: str) -> Verdict:
-    text = math_text.same_text(gold, given)
-    if config.math_equality == "string":
+    rule, trouble, note = config.math_equality, None, ""
+    text, algebra = math_text.same_text(gold, given), {}
+    if rule == "string":
         return _verdict(bool(text), _said(gold, given, bool(text)), version)
-    try:
-        algebra, note = _asked(gold, given, config), ""
-    except (TookTooLong, ChildDied) as error:
-        algebra, note = {}, f"; {config.math_equality}: {error}"
-        trouble = VerdictKind.TIME if isinstance(error, TookTooLong) else VerdictKind.CRASH
-    except ChildNotStarted as error:
-        return Verdict(False, f"no process to compare in: {error}", kind=VerdictKind.SANDBOX_FAULT, scorer=version)
+    if why := _unreadable(gold, given, rule):
+        note = "" if text else f"; not shown to {rule}: {why}"
     else:
-        trouble = None
+        try:
+            algebra = _asked(gold, given, config)
+        except TookTooLong as error:
+            trouble, note = VerdictKind.TIME, f"; {rule}: {error}"
+        except ChildDied as error:
+            trouble, note = VerdictKind.CRASH, f"; {rule}: {error}"
+        except ChildNotStarted as error:
+            return Verdict(False, f"no process to compare in: {error}", kind=VerdictKind.SANDBOX_FAULT, scorer=version)
     opinions = {"text": text, "numbers": math_text.same_numbers(gold, given), **algebra}
-    if config.math_equality == "released" and algebra:
+    if rule == "released" and algebra:
         opinions = algebra  # to reproduce the authors' numbers on their terms
     heard = {name: opinion for name, opinion in opinions.items() if opinion is not None}
     if text and heard.get("math_verify"):  # of words, which are no values and have no variables
@@ -115,13 +124,16 @@ def _decided(heard: dict[str, bool]) -> bool:
     )
 
 
+def _unreadable(gold: str, given: str, rule: str) -> str | None:
+    texts = math_text.latex(gold), math_text.latex(given)
+    if rule == "math_verify":
+        return math_text.misread(texts[0]) or math_text.misread(texts[1])
+    return "too long" if max(map(len, texts)) > math_text.LONGEST else None
+
+
 def _asked(gold: str, given: str, config: ScoringConfig) -> dict[str, bool | None]:
-    """The opinions of the algebra and what bears on them, by name; none where it would misread a text."""
+    """The opinions of the algebra and what bears on them, by name."""
     gold, given = math_text.latex(gold), math_text.latex(given)
-    if config.math_equality == "math_verify" and (math_text.misread(gold) or math_text.misread(given)):
-        return {}
-    if max(len(gold), len(given)) > math_text.LONGEST:
-        return {}
     request = {"rule": config.math_equality, "gold": gold, "answer": given}
     opinions = _ALGEBRA.ask(request, config.math_s) or {}
     if opinions.get("math_verify"):

@@ -62,14 +62,14 @@ WRONG = [
 def test_right(reference, answer):
     verdict = score(answer, reference)
     assert verdict.correct, verdict
-    assert (verdict.kind, verdict.scorer) == (VerdictKind.PASS, math_answer.VERSION)
+    assert (verdict.kind, verdict.scorer) == (VerdictKind.PASS, "math/1")
 
 
 @pytest.mark.parametrize(("reference", "answer"), WRONG)
 def test_wrong(reference, answer):
     verdict = score(answer, reference)
     assert not verdict.correct, verdict
-    assert (verdict.kind, verdict.scorer) == (VerdictKind.WRONG, math_answer.VERSION)
+    assert (verdict.kind, verdict.scorer) == (VerdictKind.WRONG, "math/1")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,15 @@ def test_a_verdict_on_which_opinions_differ_says_so(reference, answer, opinions)
 def test_an_undisputed_verdict_does_not_claim_a_difference():
     assert score("0.5", "1/2").detail == "'0.5' is '1/2'"
     assert score("3", "1/2").detail == "'3' is not '1/2'"
+
+
+def test_a_verdict_says_why_an_algebra_was_not_asked():
+    assert score("n", r"n \text{ must be odd}").detail.endswith("; not shown to math_verify: prose")
+
+
+def test_verdicts_are_signed_with_the_rule_where_it_is_not_the_default():
+    for rule, signature in (("released", "math_released/1"), ("string", "math_string/1")):
+        assert scorers(ScoringConfig(math_equality=rule))["math"]("5", query("5")).scorer == signature
 
 
 @pytest.mark.parametrize("dataset", ["math", "math_500", "omni_math", "gsm8k", "aime"])
@@ -120,7 +129,7 @@ def test_every_set_of_mathematics_judges_by_the_same_rule(dataset):
 def test_aime_answers_are_integers(rule, reference, answer, correct):
     verdict = scorers(ScoringConfig(math_equality=rule))["aime"](answer, query(reference, "aime"))
     assert verdict.correct is (correct and not (rule == "string" and answer == "5!"))
-    assert verdict.scorer == math_answer.AIME_VERSION
+    assert verdict.scorer == ("aime/1" if rule == "math_verify" else "aime_string/1")
 
 
 @pytest.mark.parametrize(
