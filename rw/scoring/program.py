@@ -17,7 +17,7 @@ from rw.scoring.program_checks import check_ending
 from rw.scoring.program_output import EXACT, Comparison, same_output, same_value, shortened
 from rw.scoring.program_run import Ending, ProgramRun, SandboxLost, program_wall_s
 from rw.scoring.program_values import text_value, value_text
-from rw.scoring.sandbox import strongest_tier
+from rw.scoring.sandbox import Tier, strongest_tier
 from rw.scoring.sandbox_process import START_S, SandboxFault
 from rw.types import PROGRAM_KINDS, ProgramTests, Query, Verdict, VerdictKind
 
@@ -81,9 +81,17 @@ def longest_s(tests: ProgramTests, config: ScoringConfig) -> float:
 
 
 def run_program(
-    program: str, tests: ProgramTests, config: ScoringConfig, comparison: Comparison = EXACT
+    program: str,
+    tests: ProgramTests,
+    config: ScoringConfig,
+    comparison: Comparison = EXACT,
+    tier: Tier | None = None,
 ) -> ProgramResult:
     """Runs a program on its tests until one fails.
+
+    Args:
+        comparison: what the data set's own runner forgives.
+        tier: the sandbox's; None takes the strongest that there is.
 
     A sandbox that fails is replaced once. Where the second fails too, the result is a sandbox fault if the program was
     not running, and a crash if it was: then the program does it.
@@ -96,21 +104,21 @@ def run_program(
         raise DataError(f"program tests of kind {tests.kind!r} with {len(tests.inputs)} inputs cannot be run")
     if tests.kind != "asserts" and len(tests.outputs) != len(tests.inputs):
         raise DataError(f"program tests with {len(tests.inputs)} inputs have {len(tests.outputs)} outputs")
-    tier = str(strongest_tier(config.allow_weak_sandbox))
+    tier = tier or strongest_tier(config.allow_weak_sandbox)
     end = time.monotonic() + START_S + program_wall_s(len(tests.inputs), config)
     for _ in range(2):
         results: list[CaseResult] = []
         try:
-            for ending, judged in _TESTED[tests.kind](program, tests, config, comparison, end):
+            for ending, judged in _TESTED[tests.kind](tier.name, program, tests, config, comparison, end):
                 results.append(_result(ending, judged))
                 if results[-1].kind is not VerdictKind.PASS:
                     detail = f"test {len(results)} of {len(tests.inputs)}: {results[-1].detail}"
-                    return ProgramResult(results[-1].kind, detail, tuple(results), tier)
-            return ProgramResult(VerdictKind.PASS, f"{len(results)} tests passed", tuple(results), tier)
+                    return ProgramResult(results[-1].kind, detail, tuple(results), str(tier))
+            return ProgramResult(VerdictKind.PASS, f"{len(results)} tests passed", tuple(results), str(tier))
         except SandboxFault as fault:
-            failure = ProgramResult(VerdictKind.SANDBOX_FAULT, str(fault), tuple(results), tier)
+            failure = ProgramResult(VerdictKind.SANDBOX_FAULT, str(fault), tuple(results), str(tier))
         except SandboxLost as lost:
-            failure = ProgramResult(VerdictKind.CRASH, str(lost), tuple(results), tier)
+            failure = ProgramResult(VerdictKind.CRASH, str(lost), tuple(results), str(tier))
     return failure
 
 
@@ -135,10 +143,10 @@ def _result(ending: Ending, wrong: str) -> CaseResult:
 
 
 def _texts(
-    program: str, tests: ProgramTests, config: ScoringConfig, comparison: Comparison, end: float
+    tier: str, program: str, tests: ProgramTests, config: ScoringConfig, comparison: Comparison, end: float
 ) -> Iterator[tuple[Ending, str]]:
     """Of each test of kind `stdin`: how it ended, and what is wrong with its output."""
-    with ProgramRun(program, tests.setup, True, len(tests.inputs), config, end) as run:
+    with ProgramRun(tier, program, tests.setup, True, len(tests.inputs), config, end) as run:
         for given, expected in zip(tests.inputs, tests.outputs, strict=True):
             ending = run.test({"do": "stdin"}, given.encode("utf-8", "surrogatepass"))
             output = ending.output.decode(errors="replace")
@@ -147,10 +155,10 @@ def _texts(
 
 
 def _values(
-    program: str, tests: ProgramTests, config: ScoringConfig, comparison: Comparison, end: float
+    tier: str, program: str, tests: ProgramTests, config: ScoringConfig, comparison: Comparison, end: float
 ) -> Iterator[tuple[Ending, str]]:
     """Of each test of kind `function`: how it ended, and what is wrong with the value returned."""
-    with ProgramRun(program, tests.setup, True, len(tests.inputs), config, end) as run:
+    with ProgramRun(tier, program, tests.setup, True, len(tests.inputs), config, end) as run:
         for arguments, expected in zip(tests.inputs, tests.outputs, strict=True):
             ending = run.test({"do": "function", "function": tests.function}, value_text(tuple(arguments)))
             if ending.kind is None and "returned" not in ending.report:
@@ -170,13 +178,13 @@ def _wrong_value(ending: Ending, expected: object, comparison: Comparison) -> st
 
 
 def _checks(
-    program: str, tests: ProgramTests, config: ScoringConfig, comparison: Comparison, end: float
+    tier: str, program: str, tests: ProgramTests, config: ScoringConfig, comparison: Comparison, end: float
 ) -> Iterator[tuple[Ending, str]]:
     """Of each test of kind `asserts`: how it ended."""
     many = len(tests.inputs)
     with (
-        ProgramRun(program, tests.setup, False, many, config, end) as run,
-        ProgramRun("", tests.setup, False, many, config, end) as check,
+        ProgramRun(tier, program, tests.setup, False, many, config, end) as run,
+        ProgramRun(tier, "", tests.setup, False, many, config, end) as check,
     ):
         for source in tests.inputs:
             yield check_ending(check, run, source, tests.function, tests.setup), ""

@@ -41,9 +41,15 @@ import string, re, datetime, collections, heapq, bisect, copy, math, random, sta
 import operator, io, sys, json, typing
 """
 _RECURSION_LIMIT = 50_000
-_prelude: dict[str, Any] = {}
-exec(_PRELUDE, _prelude)  # once, before any program is here: the forks find the modules loaded
-_prelude = {name: value for name, value in _prelude.items() if not hasattr(builtins, name)}
+
+
+def _names_of_judges() -> dict[str, Any]:
+    space: dict[str, Any] = {}
+    exec(_PRELUDE, space)
+    return {name: value for name, value in space.items() if not hasattr(builtins, name) and name != "__builtins__"}
+
+
+_NAMES_OF_JUDGES = _names_of_judges()  # once, before any program is here: the forks find the modules loaded
 
 
 def run_test(
@@ -101,7 +107,7 @@ def _module(program: dict[str, Any], name: str) -> dict[str, Any]:
     sys.modules[name] = module
     space = module.__dict__
     if program["prelude"]:
-        vars(builtins).update(_prelude)  # not in its own namespace: what it does not define is not its own
+        vars(builtins).update(_NAMES_OF_JUDGES)  # not in its own namespace: what it does not define is not its own
     for part in (program["setup"], program["source"]):
         if part:
             exec(compile(part, f"<{name}>", "exec", dont_inherit=True), space)

@@ -14,7 +14,6 @@ import time
 from typing import Any
 
 from rw.scoring.config import ScoringConfig
-from rw.scoring.sandbox import strongest_tier
 from rw.scoring.sandbox_frames import unframed
 from rw.scoring.sandbox_pool import pool
 from rw.scoring.sandbox_process import SandboxEnded, SandboxFault, SandboxGarbled, SandboxLate
@@ -64,10 +63,13 @@ class ProgramRun:
     Everything raises SandboxFault where the sandbox fails before it holds the program, SandboxLost where it does later.
     """
 
-    def __init__(self, program: str, setup: str, prelude: bool, tests: int, config: ScoringConfig, end: float):
+    def __init__(
+        self, tier: str, program: str, setup: str, prelude: bool, tests: int, config: ScoringConfig, end: float
+    ):
         """Hands the program over.
 
         Args:
+            tier: name of the sandbox's.
             setup: source that runs before the program, in its namespace.
             prelude: whether names of the standard library that judges give to programs are there without an import.
             tests: how many tests the program has to pass.
@@ -76,7 +78,6 @@ class ProgramRun:
         self._config = config
         self._cpu_left = program_cpu_s(tests, config)
         self._end = self._test_end = end
-        tier = strongest_tier(config.allow_weak_sandbox).name
         self._sandbox = pool(tier).take()
         header = {"do": "program", "setup": setup, "prelude": prelude}
         try:

@@ -59,8 +59,9 @@ class _Run:
 
     def __init__(self, header: dict[str, Any], payload: bytes):
         self.header = header
-        self.input = os.open(".input", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        os.unlink(".input")
+        name = f".input-{os.urandom(8).hex()}"  # that no test before can have taken
+        self.input = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        os.unlink(name)
         _write_all(self.input, payload)
         os.lseek(self.input, 0, os.SEEK_SET)
         self.pipes = [os.pipe() for _ in range(3)]  # output, error, report
@@ -174,8 +175,10 @@ def _others() -> list[int]:
     while last:
         below = []
         for process in last:
-            with contextlib.suppress(OSError), open(f"/proc/{process}/task/{process}/children") as file:
-                below += [int(word) for word in file.read().split()]
+            with contextlib.suppress(OSError):
+                for thread in os.listdir(f"/proc/{process}/task"):
+                    with open(f"/proc/{process}/task/{thread}/children") as file:
+                        below += [int(word) for word in file.read().split()]
         found += below
         last = below
     return found

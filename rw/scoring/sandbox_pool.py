@@ -29,27 +29,30 @@ class SandboxPool:
         self._lock = threading.Lock()
 
     def take(self) -> Sandbox:
-        """A sandbox that is ready, for the caller to `end`; raises SandboxFault where a fresh one fails too."""
-        while True:
-            with self._lock:
-                ahead = len(self._starting) > 0
-                while len(self._starting) <= self._ahead:  # the one that is taken, and those for later
-                    self._starting.append(self._starter.submit(Sandbox, self.tier))
-                future = self._starting.popleft()
-            try:
-                sandbox = future.result()
-                try:
-                    sandbox.await_ready()
-                    if not sandbox.alive:
-                        raise SandboxFault(f"{self.tier} ended while it waited for a program")
-                except BaseException:
-                    sandbox.end()
-                    raise
-            except SandboxFault:
-                if ahead:  # something ended it while it waited; a fresh one may do better
-                    continue
-                raise
-            return sandbox
+        """A sandbox that is ready, for the caller to `end`.
+
+        Raises SandboxFault where a fresh one fails too: those that were ended while they waited say nothing.
+        """
+        for _ in range(self._ahead):
+            with contextlib.suppress(SandboxFault):
+                return self._ready(self._next())
+        return self._ready(self._next())
+
+    def _next(self) -> concurrent.futures.Future[Sandbox]:
+        with self._lock:
+            while len(self._starting) <= self._ahead:  # the one that is taken, and those for later
+                self._starting.append(self._starter.submit(Sandbox, self.tier))
+            return self._starting.popleft()
+
+    @staticmethod
+    def _ready(future: concurrent.futures.Future[Sandbox]) -> Sandbox:
+        sandbox = future.result()
+        try:
+            sandbox.await_ready()
+        except BaseException:
+            sandbox.end()
+            raise
+        return sandbox
 
     def close(self) -> None:
         """Ends all that wait."""

@@ -84,6 +84,8 @@ class Sandbox:
         except (SandboxEnded, SandboxGarbled, SandboxLate) as trouble:
             what = "is not ready in time" if isinstance(trouble, SandboxLate) else "ended before it was ready"
             raise SandboxFault(f"{self.tier} {what}: {self._last_words()}") from None
+        if self._process.poll() is not None:
+            raise SandboxFault(f"{self.tier} ended before it was given a program: {self._last_words()}")
         if self.tier != "limits":
             self._first = self._first_inside()
 
@@ -107,11 +109,6 @@ class Sandbox:
         if not isinstance(header, dict):
             raise SandboxGarbled("a header that is no object")
         return header, payload
-
-    @property
-    def alive(self) -> bool:
-        """Whether it still runs, as far as can be seen from outside."""
-        return self._process.poll() is None
 
     def forget(self) -> None:
         """In a fork of the process that started it: lets go of its pipes, and leaves it alone."""

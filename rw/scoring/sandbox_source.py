@@ -11,7 +11,7 @@ import marshal
 import pathlib
 import types
 
-_MODULES = (
+MODULES = (
     "sandbox_frames", "program_values", "sandbox_confinement", "sandbox_root", "sandbox_acts", "program_inside",
     "sandbox_inside",
 )  # fmt: skip
@@ -35,7 +35,7 @@ def loaded(call: str) -> bytes:
 def _modules() -> types.CodeType:
     directory = pathlib.Path(__file__).parent
     lines = ["from __future__ import annotations"]
-    for name in _MODULES:
+    for name in MODULES:
         text = (directory / f"{name}.py").read_text()
         lines += [line for line in text.splitlines() if not line.startswith(("from __future__", "from rw."))]
     return compile("\n".join(lines), "<sandbox>", "exec", optimize=2)

@@ -69,7 +69,7 @@ def start_of(tier: str) -> Start:
         root = f"enter_root({list(needed.shown)}, {list(needed.hidden)}, {needed.links}, {DISK_BYTES})"
         return Start((_found("unshare"), *apart, "--", *python), ENVIRONMENT, f"{root}; {serve}")
     if tier == "limits":
-        if user is not None and not _open_to_all(needed.shown):
+        if user is not None and not open_to_all(needed.shown):
             raise PermissionError(f"{needed.executable} and its library cannot be read by other users than root")
         directory = tempfile.mkdtemp(prefix="rw-sandbox-")
         if user is not None:
@@ -95,7 +95,7 @@ def process_limit(tier: str) -> int:
     return mine + PROCESSES
 
 
-def _open_to_all(paths: tuple[str, ...]) -> bool:
+def open_to_all(paths: tuple[str, ...]) -> bool:
     """Whether every user may read these."""
     for path in paths:
         while path != "/":
