@@ -24,7 +24,8 @@ class DataConfig:
         validation_files: files: paths of what the best router is chosen by.
         test_files: files: paths of what the final evaluation asks.
         quotas: files: how many of each data set a batch holds, as `apps:4`, or `math:4/3` for 4 and 3 in turn; `paper`
-            alone for those of the paper; empty: all questions as one pool.
+            alone for those of the paper; empty: all questions as one pool. Of one's own questions the scorer is what
+            counts as their data set.
         quota_knowledge_reason: questions of SuperGPQA and of SATBench among `paper`'s: `6/7` as in the paper, `7/6` as
             in the authors' code.
     """

@@ -229,7 +229,7 @@ def _check_same(first: ArmResult, second: ArmResult) -> None:
             f"arms {first.arm!r} and {second.arm!r} answer different questions ({len(ours)} and {len(theirs)}, "
             f"{len(ours & theirs)} in common; {example!r} is in one only): evaluate both on one draw"
         )
-    for key in ("split", "source", "draw_seed"):  # a question's id is its place in a draw
+    for key in ("split", "source", "draw_seed", "files"):  # a question's id is its place in a draw
         values = [arm.about.get(key) for arm in (first, second)]
         if values[0] != values[1]:
             raise DataError(

@@ -8,7 +8,9 @@ import pytest
 from rw.errors import ConfigError, FailureCause, InfrastructureFailure
 from rw.rollout.credit import PAPER, Claim, CreditConfig, answer_of, claims, judge
 from rw.rollout.group import score_trajectory
+from rw.rollout.journaled import JournaledScore, write_final
 from rw.types import CallStatus, Mode, ProgramTests, Query, Role, Status, Trajectory, Verdict, WorkerCall
+from rw.workers.journal import Journal
 
 MATH = Query("m", "math", "math", "2+2?", "4")
 CODE = dataclasses.replace(MATH, id="c", dataset="apps", domain="code", reference=ProgramTests("stdin", ("1",), ("2",)))
@@ -115,3 +117,17 @@ async def test_a_sandbox_fault_excludes_the_rollout_under_its_own_cause():
 def test_switches_that_do_not_exist_are_refused(name):
     with pytest.raises(ConfigError, match=f"credit.{name}='sometimes' is not one of"):
         CreditConfig(**{name: "sometimes"})
+
+
+async def test_a_verdict_that_a_worker_earned_is_kept_for_no_other_rollout(tmp_path):
+    """Two rollouts give one wrong answer; the first is credited with its Worker's program, the second has none."""
+    journal = Journal(tmp_path, {})
+    score = JournaledScore(Judge(right=(FENCED,)), journal)
+    earned = await score_trajectory(CODE, answered("5", *CODERS), score, UNION)
+    write_final(journal, earned, keeps_verdict=UNION.is_of_answer)
+    journal.close()
+    restarted = Journal(tmp_path, {})
+    bare = await score_trajectory(CODE, answered("5"), JournaledScore(Judge(right=(FENCED,)), restarted), UNION)
+    restarted.close()
+    assert earned.correct and not bare.correct
+    assert PAPER.is_of_answer and not UNION.is_of_answer and not EITHER.is_of_answer
