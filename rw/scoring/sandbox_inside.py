@@ -12,6 +12,7 @@ pipes itself while it lives.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import select
@@ -30,7 +31,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def serve(user: int | None) -> None:
-    """Serves messages on standard input until there are no more. A forked child leaves it by SystemExit."""
+    """Serves messages on standard input until there are no more."""
     channel = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
@@ -40,6 +41,7 @@ def serve(user: int | None) -> None:
         signal.signal(number, signal.SIG_IGN)  # with a handler, process 1 would take signals from its children
     os.environ.clear()
     sys.set_int_max_str_digits(0)
+    gc.freeze()  # or the children's collections copy every page that they share with this process
     write_frame(channel[1], {"ready": confine(user)})
     program: dict[str, Any] = {}
     while (message := read_frame(channel[0])) is not None:
