@@ -9,6 +9,7 @@ import argparse
 import collections
 import dataclasses
 import os
+import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StopRequested as stop:
         progress.say(f"{stop}; the same command goes on from {known.output}")
         return stop.exit_code
+    except KeyboardInterrupt:  # before anything was judged
+        return 128 + signal.SIGINT
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

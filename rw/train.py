@@ -228,6 +228,7 @@ class Trainer:
     async def step(self) -> None:
         """One step of training."""
         plan = plan_batch(self.parts, self.next_batch)
+        self.parts.scorer.take_metrics()  # those of a validation before it are not the step's
         started = time.monotonic()
         async with LoopLag() as lag:
             groups = await self.roll_out(plan)

@@ -9,7 +9,9 @@ from rw import questions
 from rw.config import as_dict, default_config, freeze
 from rw.data.prepared import write_queries
 from rw.errors import ConfigError, DataError
+from rw.learner.checkpoint import config_changes
 from rw.questions import file_questions, held_out_queries, passes, passes_line, query_batches, recorded_config
+from rw.run_config import MAY_CHANGE
 from rw.types import Query
 
 
@@ -88,6 +90,17 @@ def test_what_a_run_records_changes_with_what_its_files_hold_and_not_when_they_a
     assert before.keys() - as_dict(config).keys() == {"questions"} and recorded_config(config) == before
     config_of(train=made("a", 6))
     assert recorded_config(config)["questions"] != before["questions"]
+
+
+def test_a_run_may_go_on_with_other_test_files_and_no_other_training_files(config_of):
+    before, after = (
+        dataclasses.replace(config_of(train=made("a", 5)).data, train_files=("a",), test_files=tested)
+        for tested in ((), ("b",))
+    )
+    configs = [{"data": dataclasses.asdict(data)} for data in (before, after)]
+    assert config_changes(*configs, MAY_CHANGE) == []
+    configs[1]["data"]["train_files"] = ("c",)
+    assert len(config_changes(*configs, MAY_CHANGE)) == 1
 
 
 def test_files_are_read_once(config_of, monkeypatch):

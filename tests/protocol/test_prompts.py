@@ -55,6 +55,16 @@ def test_routing_state_says_all_that_limits_the_next_layer(prompt_texts):
     )
 
 
+def test_remarks_on_programs_say_how_they_fared(packaged):
+    assert "7" in packaged.program_tests("pass", 7, 7)
+    failed = packaged.program_tests("wrong", 2, 7, "expected {4}, got 5")
+    assert all(word in failed for word in ("2", "7", "wrong", "expected {4}, got 5"))
+    assert failed.replace("\nexpected {4}, got 5", "") == packaged.program_tests("wrong", 2, 7)
+    assert "time" in packaged.program_output("time", "so far {x}") and "so far {x}" in packaged.program_output(
+        "time", "so far {x}"
+    )
+
+
 def test_worker_messages_have_fixed_headings_in_order(prompt_texts):
     prompts = Prompts(prompt_texts)
     assert prompts.worker_message("Q?\nNumber.", "Do {x}.") == (

@@ -10,9 +10,11 @@ from rw.rollout.feedback import RUN, ExecutionFeedback, Ran
 from rw.rollout.journaled import JournaledFeedback
 from rw.rollout.pool import EpisodePool, PoolConfig
 from rw.rollout.scorer import Scorer
+from rw.sampler.journaled import JournaledSampler
 from rw.scoring.sandbox import strongest_tier
 from rw.types import CallId, ProgramTests, Query, Segment, Status, VerdictKind
 from rw.workers.journal import Journal
+from rw.workers.journaled import JournaledClient
 
 DOUBLE = ProgramTests("stdin", ("1\n", "2\n", "3\n"), ("2\n", "4\n", "6\n"), public=1)
 CODE = Query("c", "apps", "code", "Double it.", DOUBLE)
@@ -136,6 +138,28 @@ async def test_a_feedback_that_fails_excludes_the_rollout(protocol, codec, world
     trajectory, _ = await episode(protocol, codec, world, fail)
     assert (trajectory.status, trajectory.cause) == (Status.INFRASTRUCTURE_FAILURE, "sandbox_fault")
     assert len(trajectory.calls) == 2  # they were paid for
+
+
+async def test_a_restarted_episode_reads_what_it_read_before_and_samples_nothing(protocol, codec, world, tmp_path):
+    async def rollout(said, trouble=None):
+        async def remark(call, query, reply):
+            return said
+
+        journal = Journal(tmp_path, {})
+        sampler = world.RecordingSampler(codec, world.turns(*AGENTIC), trouble)
+        workers = JournaledClient(world.workers_saying(n2=RIGHT), journal, lambda request: request.content)
+        remarks = JournaledFeedback(remark, journal)
+        pool = EpisodePool(protocol, JournaledSampler(sampler, journal), workers, PoolConfig(), remarks)
+        trajectory = await pool.run(CODE, 0, 0, None, step=1, policy_version=0)
+        journal.close()
+        return trajectory
+
+    async def refuse(request):
+        raise AssertionError("a journaled turn was sampled again")
+
+    first, again = await rollout(" first"), await rollout(" again", refuse)
+    assert again.status is Status.ANSWERED and again.tokens.tolist() == first.tokens.tolist()
+    assert " first</observation>" in codec.decode(again.tokens)
 
 
 @pytest.fixture
