@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import grain
+import numpy as np
 
 from rw.data.order import Turns, batch_indices
 from rw.data.quotas import Quota, check_quotas
@@ -37,6 +38,7 @@ class Mixture:
 
     def __init__(self, queries: Sequence[Query], quotas: Sequence[Quota], batch: int, seed: int):
         self.batch_size = batch
+        self._seed = _derived(seed, "places in a batch")
         by_name: dict[str, list[Query]] = {}
         for query in queries:
             by_name.setdefault(query.dataset if quotas else POOL, []).append(query)
@@ -48,13 +50,16 @@ class Mixture:
         return sys.maxsize  # epochs follow one another without end
 
     def __getitem__(self, data_batch_index: int) -> list[Query]:
-        """The questions of batch b, data set by data set in the order of the quotas."""
-        return [
+        """The questions of batch b; several data sets are shuffled, so that every host's slice has some of each."""
+        batch = [
             part.queries[index]
             for part in self._parts
             if part.turns.of(data_batch_index)
             for index in batch_indices(part.seed, data_batch_index, len(part.queries), part.turns.counts)
         ]
+        if len(self._parts) == 1:
+            return batch
+        return [batch[place] for place in np.random.default_rng([self._seed, data_batch_index]).permutation(len(batch))]
 
     def dataset(self, shard: int = 0, shards: int = 1) -> grain.MapDataset:
         """The batches as grain has them: item b is batch b, however many workers read ahead.
@@ -89,5 +94,9 @@ def _part(quota: Quota, by_name: Mapping[str, Sequence[Query]], seed: int) -> _P
     if max(quota.counts) > len(queries):
         raise DataError(f"{quota}: a batch cannot hold so many different ones of {len(queries)} questions")
     if quota.dataset != POOL:  # data sets of one size must not be passed over in one order
-        seed = int.from_bytes(hashlib.sha256(f"{seed}/{quota.dataset}".encode()).digest()[:8])
+        seed = _derived(seed, quota.dataset)
     return _Part(quota.dataset, Turns(quota.counts), queries, seed)
+
+
+def _derived(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8])

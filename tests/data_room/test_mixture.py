@@ -57,8 +57,14 @@ def test_every_epoch_of_a_set_holds_each_question_once_whatever_the_turns(counts
 
 def test_sets_of_one_size_are_passed_over_in_different_orders():
     mixture = Mixture(questions({"a": 12, "b": 12}), [Quota("a", (4,)), Quota("b", (4,))], 8, 0)
-    places = [int(name.split("-")[1]) for name in ids(mixture[0])]
-    assert places[:4] != places[4:]
+    drawn = {name: {one.split("-")[1] for one in ids(mixture[0]) if one.startswith(name)} for name in "ab"}
+    assert len(drawn["a"]) == 4 and drawn["a"] != drawn["b"]
+
+
+def test_every_slice_of_a_batch_has_questions_of_several_sets():
+    for b in range(20):
+        halves = [counts(paper_mixture().dataset(shard, 2)[b]) for shard in range(2)]
+        assert all(len(half) >= 5 for half in halves)
 
 
 def test_a_batch_depends_on_seed_and_index_alone():
