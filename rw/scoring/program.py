@@ -16,7 +16,7 @@ from rw.scoring.config import ScoringConfig
 from rw.scoring.program_checks import check_ending
 from rw.scoring.program_output import EXACT, Comparison, same_output, same_value, shortened
 from rw.scoring.program_run import Ending, ProgramRun, SandboxLost, program_wall_s
-from rw.scoring.program_values import text_value, value_text
+from rw.scoring.program_values import json_value, text_value, value_text
 from rw.scoring.sandbox import Tier, strongest_tier
 from rw.scoring.sandbox_process import START_S, SandboxFault
 from rw.types import PROGRAM_KINDS, ProgramTests, Query, Verdict, VerdictKind
@@ -28,6 +28,7 @@ COMPARISONS = {
     "taco": Comparison(wrapped=True),
 }
 _SHOWN_OUTPUT = 4096  # characters kept of a test's output
+_VALUE_BYTES = 4 << 20  # of what a function returns, as text; as values they are a hundred times that
 _END_S = 30.0  # at most, for sandboxes to be gone
 _FENCE = re.compile(r"^([ \t]*)(`{3,}(?=[^`\n]*$)|~{3,})(.*)$", re.MULTILINE)
 
@@ -54,19 +55,17 @@ class ProgramResult:
 
 def extract_program(response: str) -> str:
     """The last fenced block of a response; to the end where that one is not closed; all of it where there is none."""
-    program, opened = response, None
+    opened, end = None, 0  # the last opening fence, and where its block ends; 0 while it is open
     for fence in _FENCE.finditer(response):
-        indent, marks, words = fence.groups()
-        if opened is not None and marks.startswith(opened[2]) and not words.strip():
-            program, opened = _inside(opened, response[: fence.start()]), None
-        elif opened is None or (marks[0] == opened[2][0] and words.strip()):  # or the one before was never closed
-            program, opened = _inside(fence, response), fence
-    return program
-
-
-def _inside(opened: re.Match, text: str) -> str:
-    """What follows a fence, moved to the left as far as the fence was to the right."""
-    body = text[opened.end() + 1 :]
+        _, marks, words = fence.groups()
+        if opened is not None and not end and marks.startswith(opened[2]) and not words.strip():
+            end = fence.start()
+        elif opened is None or end or (marks[0] == opened[2][0] and words.strip()):  # or it was never closed
+            opened, end = fence, 0
+    if opened is None:
+        return response
+    body = response[opened.end() + 1 : end or len(response)]
+    # moved to the left as far as the fence was to the right
     return re.sub(rf"^[ \t]{{1,{len(opened[1])}}}", "", body, flags=re.MULTILINE) if opened[1] else body
 
 
@@ -169,10 +168,12 @@ def _values(
 def _wrong_value(ending: Ending, expected: object, comparison: Comparison) -> str:
     if ending.report["returned"] is not True:
         return f"returned no plain data: {str(ending.report.get('instead'))[:500]}"
+    if len(ending.value) > _VALUE_BYTES:
+        return f"returned more than {_VALUE_BYTES} bytes"
     try:
-        given = text_value(ending.value)
+        given = text_value(ending.value, json_value)
     except ValueError as error:
-        return f"returned no plain data: {error}"
+        return f"returned {error}"
     same = same_value(given, expected, comparison.wrapped)
     return "" if same else f"expected {shortened(expected)}, got {shortened(given)}"
 

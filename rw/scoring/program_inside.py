@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import functools
 import os
 import sys
 import threading
@@ -15,7 +16,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from rw.scoring.program_values import text_value, value_text
+from rw.scoring.program_values import decoded_value, text_value, value_text
 from rw.scoring.sandbox_acts import act
 from rw.scoring.sandbox_frames import frame, read_frame, write_frame
 
@@ -189,7 +190,7 @@ def _serve(space: dict[str, Any], channel: tuple[int, int]) -> None:
     while (message := read_frame(commands)) is not None and message[0]["do"] != "end":
         asked, payload = message
         try:
-            arguments, named = text_value(payload, referred)
+            arguments, named = text_value(payload, lambda encoded: decoded_value(encoded, referred))
             text = value_text(operations[asked["do"]](referred(asked["of"]), arguments, named), refer)
         except MemoryError:
             raise
@@ -230,7 +231,8 @@ class _Reference:
         write_frame(replies, {"ask": operation, "of": self._of}, value_text((arguments, named), _number))
         answer, payload = read_frame(commands) or sys.exit(1)
         if answer["value"]:
-            return text_value(payload, lambda of: _Reference(of, self._channel))
+            refer = functools.partial(_Reference, channel=self._channel)
+            return text_value(payload, lambda encoded: decoded_value(encoded, refer))
         kind = getattr(builtins, answer["raised"], None)
         known = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, UnicodeError)
         raise (kind if known else RuntimeError)(answer["text"])

@@ -59,12 +59,10 @@ def decoded_value(encoded: Any, referred: Callable[[int | str], Any] | None = No
         return encoded
     if isinstance(encoded, list):
         return [decoded_value(item, referred) for item in encoded]
-    ((name, inner),) = encoded.items() if isinstance(encoded, dict) and len(encoded) == 1 else (("", None),)
+    name, inner = _only_item(encoded)
     try:
-        if name == "int":
-            return int(inner, 16)
-        if name == "float":
-            return float(inner)
+        if name in ("int", "float"):
+            return int(inner, 16) if name == "int" else float(inner)
         if name == "dict":
             return {decoded_value(key, referred): decoded_value(item, referred) for key, item in inner}
         if name in ("tuple", "set", "frozenset"):
@@ -81,14 +79,46 @@ def decoded_value(encoded: Any, referred: Callable[[int | str], Any] | None = No
     raise ValueError(f"not an encoded value: {name!r}")
 
 
+def json_value(encoded: Any) -> Any:
+    """The value of `encoded_value` as JSON has it, tuples as lists; for who must not be hurt by what another wrote.
+
+    Keys are strings: of numbers, a program can choose so many of one hash that a dictionary takes minutes.
+
+    Raises:
+        ValueError: nothing that `encoded_value` writes, or what JSON cannot say.
+        RecursionError: nested too deeply.
+    """
+    if encoded is None or isinstance(encoded, (bool, int, str)):
+        return encoded
+    if isinstance(encoded, list):
+        return [json_value(item) for item in encoded]
+    name, inner = _only_item(encoded)
+    try:
+        if name in ("int", "float"):
+            return int(inner, 16) if name == "int" else float(inner)
+        if name == "tuple":
+            return [json_value(item) for item in inner]
+        if name == "dict" and all(isinstance(key, str) for key, _ in inner):
+            return {key: json_value(item) for key, item in inner}
+    except TypeError as error:
+        raise ValueError(f"not an encoded value: {error}") from None
+    raise ValueError(f"a {name or 'message'}, which JSON cannot say")
+
+
+def _only_item(encoded: Any) -> tuple[str, Any]:
+    if isinstance(encoded, dict) and len(encoded) == 1:
+        return next(iter(encoded.items()))
+    return "", None
+
+
 def value_text(value: Any, refer: Callable[[Any], int | str] | None = None) -> bytes:
     """`encoded_value` as bytes; raises what it raises."""
     return json.dumps(encoded_value(value, refer)).encode()
 
 
-def text_value(text: bytes, referred: Callable[[int | str], Any] | None = None) -> Any:
-    """`decoded_value` of bytes that someone else wrote; whatever is wrong with them, a ValueError."""
+def text_value(text: bytes, decode: Callable[[Any], Any] = decoded_value) -> Any:
+    """The value in bytes that someone else wrote; whatever is wrong with them, a ValueError."""
     try:
-        return decoded_value(json.loads(text), referred)
+        return decode(json.loads(text))
     except RecursionError:
         raise ValueError("a value nested too deeply") from None

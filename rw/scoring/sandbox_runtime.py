@@ -28,12 +28,14 @@ class Runtime:
         shown: files and directories, read-only.
         hidden: directories below them whose content is no part of the standard library, such as installed packages:
             they may hold data sets with their answers.
+        libraries: directories that the loader searches beside the system's.
     """
 
     executable: str
     links: dict[str, str]
     shown: tuple[str, ...]
     hidden: tuple[str, ...]
+    libraries: tuple[str, ...]
 
 
 def runtime() -> Runtime:
@@ -53,12 +55,19 @@ def runtime_of(python: str) -> Runtime:
     trees = [path for path in (*_SYSTEM, *_LOADER, standard) if os.path.exists(path) and path not in links]
     trees = [path for path in trees if not any(_within(path, other) for other in trees if other != path)]
     files = sorted({os.path.realpath(path) for path in (executable, *loaded)})
-    aliases = {path: os.readlink(path) for path in loaded if os.path.islink(path)}
+    apart = [path for path in files if path != executable and not any(_within(path, tree) for tree in trees)]
+    aliases = {
+        entry.path: os.readlink(entry.path)
+        for directory in {os.path.dirname(path) for path in apart}
+        for entry in os.scandir(directory)
+        if entry.is_symlink() and os.path.realpath(entry.path) in apart
+    }
     shown = (*trees, *(path for path in files if not any(_within(path, tree) for tree in trees)))
     packages = [os.path.join(standard, name) for name in ("site-packages", "dist-packages")]
     packages += [path for tree in trees for path in glob.glob(f"{tree}/python*/*-packages")]
     hidden = tuple(sorted({path for path in packages if os.path.isdir(path)}))
-    return Runtime(executable, links | aliases, shown, hidden)
+    libraries = tuple(sorted({os.path.dirname(path) for path in apart}))
+    return Runtime(executable, links | aliases, shown, hidden, libraries)
 
 
 def _within(path: str, tree: str) -> bool:

@@ -67,14 +67,14 @@ def start_of(tier: str) -> Start:
         apart = ["--user", "--map-root-user"] if user is None else []
         apart += ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"]
         root = f"enter_root({list(needed.shown)}, {list(needed.hidden)}, {needed.links}, {DISK_BYTES})"
-        return Start((_found("unshare"), *apart, "--", *python), ENVIRONMENT, f"{root}; {serve}")
+        return Start((_found("unshare"), *apart, "--", *python), _environment(needed), f"{root}; {serve}")
     if tier == "limits":
         if user is not None and not open_to_all(needed.shown):
             raise PermissionError(f"{needed.executable} and its library cannot be read by other users than root")
         directory = tempfile.mkdtemp(prefix="rw-sandbox-")
         if user is not None:
             os.chown(directory, user, user)
-        environment = ENVIRONMENT | {"HOME": directory}
+        environment = _environment(needed) | {"HOME": directory}
         return Start(python, environment, f"os.chdir({directory!r}); {serve}", directory)
     raise ValueError(f"no tier {tier!r}; there are {', '.join(TIERS)}")
 
@@ -105,6 +105,10 @@ def open_to_all(paths: tuple[str, ...]) -> bool:
     return True
 
 
+def _environment(needed: Runtime) -> dict[str, str]:
+    return ENVIRONMENT | ({"LD_LIBRARY_PATH": ":".join(needed.libraries)} if needed.libraries else {})
+
+
 def _found(program: str) -> str:
     path = shutil.which(program)
     if path is None:
@@ -128,7 +132,7 @@ def _bubblewrap(needed: Runtime, user: int | None) -> list[str]:
     else:
         apart += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     arguments = [*apart, "--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox", "--clearenv"]
-    for name, value in ENVIRONMENT.items():
+    for name, value in _environment(needed).items():
         arguments += ["--setenv", name, value]
     parents = {str(parent) for path in needed.shown for parent in pathlib.PurePath(path).parents}
     for path in sorted(parents - {"/"}):  # else root's bubblewrap makes them for root alone

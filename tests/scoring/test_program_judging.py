@@ -6,6 +6,7 @@ from rw.errors import DataError
 from rw.scoring.config import ScoringConfig
 from rw.scoring.program import VERSION, extract_program, longest_s, program_scorer, run_program
 from rw.scoring.program_output import Comparison, same_output, same_value
+from rw.scoring.program_values import decoded_value, json_value, text_value, value_text
 from rw.types import ProgramTests, Query, VerdictKind
 
 CONFIG = ScoringConfig(test_s=1)
@@ -159,9 +160,28 @@ def test_what_each_data_set_forgives():
     assert not same_output(" 1", "1") and same_output(" 1", "1", decimals=True)
     assert not same_output("nan", "nan 1", decimals=True) and not same_output("1 2", "1", decimals=True)
     assert not same_output("1.0000001", "1", decimals=True) and not same_output("1", "x", decimals=True)
-    assert same_value((1, (2,)), [1, [2]]) and same_value({"a": None}, {"a": None}) and not same_value({1}, [1])
-    assert not same_value(True, [True]) and same_value(True, [True], wrapped=True)
-    assert not same_value(float("nan"), float("nan")) and not same_value(b"a", "a")
+    assert not same_output("\n" * 9_000_000 + "1\n2" * 9_000_000, "1") and same_output(" \n\t\n1", "1")
+    assert same_value(True, True) and not same_value(True, [True]) and same_value(True, [True], wrapped=True)
+    assert not same_value(float("nan"), float("nan")) and not same_value([float("inf")], [float("inf")])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 5, -(2**70), 1.5, "é\ud800", [1, [2]], (1, (2,)), {"a": {"b": ()}}, {1: 2, (3,): {4}}, 1j, b"\0", ()],
+)
+def test_values_come_through_as_they_are(value):
+    assert text_value(value_text(value)) == value and type(text_value(value_text(value))) is type(value)
+
+
+def test_what_json_cannot_say_is_refused_where_it_is_graded():
+    assert text_value(value_text((1, {"a": (2**70,)})), json_value) == [1, {"a": [2**70]}]
+    for value in ({1}, 1j, b"a", {1: 2}, {(1, 2): 3}):
+        with pytest.raises(ValueError, match="JSON cannot say"):
+            text_value(value_text(value), json_value)
+    for text in (b"", b"[", b"[" * 99_999, b'{"int": 3}', b'{"dict": 1}', b'{"float": []}', b'{"reference": 1}', b"{}"):
+        for decode in (decoded_value, json_value):
+            with pytest.raises(ValueError):
+                text_value(text, decode)
 
 
 def test_the_scorer_says_sandbox_and_version():
