@@ -10,6 +10,7 @@ import ast
 import builtins
 import secrets
 
+from rw.errors import DataError
 from rw.scoring.program_run import Ending, ProgramRun
 from rw.types import VerdictKind
 
@@ -57,9 +58,12 @@ def asked_names(source: str, setup: str, function: str) -> list[str]:
     """The names of a check that the program must have defined: those that it calls and nobody else defines.
 
     A name that Python itself has is the program's only where there is no other, so that a program cannot replace the
-    `abs` or `set` of a check.
+    `abs` or `set` of a check. Raises DataError where the check or its setup is no Python.
     """
-    tree, known = ast.parse(source), _defined(ast.parse(setup)) | {function}
+    try:
+        tree, known = ast.parse(source), _defined(ast.parse(setup)) | {function}
+    except (SyntaxError, ValueError) as error:
+        raise DataError(f"a check of a question's tests is no Python: {error}; leave the question out") from None
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     called -= _defined(tree) | known
     own = {name for name in called if not hasattr(builtins, name)}

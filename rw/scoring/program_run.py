@@ -78,7 +78,8 @@ class ProgramRun:
         self._config = config
         self._cpu_left = program_cpu_s(tests, config)
         self._end = self._test_end = end
-        self._sandbox = pool(tier).take()
+        self._pool = pool(tier)
+        self._sandbox = self._pool.take()
         header = {"do": "program", "setup": setup, "prelude": prelude}
         try:
             self._sandbox.send(header, program.encode("utf-8", "surrogatepass"), self._end)
@@ -94,6 +95,7 @@ class ProgramRun:
 
     def __exit__(self, *exception) -> None:
         self._sandbox.end()
+        self._pool.refill()
 
     def test(self, header: dict[str, Any], payload: bytes) -> Ending:
         """Runs one test to its end."""
@@ -128,7 +130,7 @@ class ProgramRun:
             raise SandboxLost(f"{self._sandbox.tier} ended during a test") from None
         except SandboxLate:
             return Ending(VerdictKind.TIME, "no end within the wall clock")
-        except (SandboxGarbled, KeyError, TypeError, ValueError):
+        except (SandboxGarbled, ArithmeticError, LookupError, TypeError, ValueError):  # in a session it can write there
             return Ending(VerdictKind.CRASH, "it wrote where it must not")
 
     def _ending(self, header: dict[str, Any], payload: bytes) -> Ending:

@@ -15,7 +15,7 @@ AHEAD = 2  # started and unused; an idle one holds some 15 MiB
 
 
 class SandboxPool:
-    """Sandboxes of one tier; each is taken once, and another is started in its place. For any threads of a process.
+    """Sandboxes of one tier; each is taken once, and others are started in its place. For any threads of a process.
 
     One thread starts them all and stays while the process lives, since the kernel ends a sandbox with the thread that
     started it.
@@ -27,9 +27,10 @@ class SandboxPool:
         self._starter = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=f"sandboxes-{tier}")
         self._starting: collections.deque[concurrent.futures.Future[Sandbox]] = collections.deque()
         self._lock = threading.Lock()
+        self._closed = False
 
     def take(self) -> Sandbox:
-        """A sandbox that is ready, for the caller to `end`.
+        """A sandbox that is ready, for the caller to `end`, and then to `refill` the pool.
 
         Raises SandboxFault where a fresh one fails too: those that were ended while they waited say nothing.
         """
@@ -38,11 +39,15 @@ class SandboxPool:
                 return self._ready(self._next())
         return self._ready(self._next())
 
+    def refill(self) -> None:
+        """Starts as many as shall wait; not at once when one is taken, when there is a program to run."""
+        with self._lock:
+            while len(self._starting) < self._ahead and not self._closed:
+                self._starting.append(self._starter.submit(Sandbox, self.tier))
+
     def _next(self) -> concurrent.futures.Future[Sandbox]:
         with self._lock:
-            while len(self._starting) <= self._ahead:  # the one that is taken, and those for later
-                self._starting.append(self._starter.submit(Sandbox, self.tier))
-            return self._starting.popleft()
+            return self._starting.popleft() if self._starting else self._starter.submit(Sandbox, self.tier)
 
     @staticmethod
     def _ready(future: concurrent.futures.Future[Sandbox]) -> Sandbox:
@@ -57,7 +62,7 @@ class SandboxPool:
     def close(self) -> None:
         """Ends all that wait."""
         with self._lock:
-            starting, self._starting = self._starting, collections.deque()
+            starting, self._starting, self._closed = self._starting, collections.deque(), True
         for future in starting:
             with contextlib.suppress(SandboxFault):
                 future.result().end()

@@ -10,6 +10,7 @@ import functools
 import marshal
 import pathlib
 import types
+import zlib
 
 MODULES = (
     "sandbox_frames", "program_values", "sandbox_confinement", "sandbox_root", "sandbox_acts", "program_inside",
@@ -18,16 +19,17 @@ MODULES = (
 # What the interpreter is started with: it reads the rest from standard input, compiled, since compiling takes longer
 # than starting.
 LOADER = (
-    "import os,marshal\n"
+    "import os,marshal,zlib\n"
     "need=int.from_bytes(os.read(0,4),'big');parts=[]\n"
     "while need:\n parts.append(os.read(0,need));need-=len(parts[-1]) or exit(1)\n"
-    "for code in marshal.loads(b''.join(parts)): exec(code)\n"
+    "for code in marshal.loads(zlib.decompress(b''.join(parts))): exec(code)\n"
 )
 
 
 def loaded(call: str) -> bytes:
     """What LOADER reads: the modules, then `call`, a statement in their namespace."""
-    code = marshal.dumps([_modules(), compile(call, "<call>", "exec")])
+    # compressed, it fits into a pipe that nobody reads yet: who starts a sandbox need not stay to write it
+    code = zlib.compress(marshal.dumps([_modules(), compile(call, "<call>", "exec")]), 1)
     return len(code).to_bytes(4, "big") + code
 
 

@@ -128,6 +128,18 @@ def test_programs_under_assertions(program, kind, detail):
     assert (result.kind, detail in result.detail) == (kind, True), result
 
 
+@pytest.mark.parametrize("status", ["0", "Infinity", "[]", "null"])
+def test_messages_that_a_program_forges_gain_it_nothing(status):
+    ended = f'{{"ended": true, "stopped": "", "signal": 0, "status": {status}, "cpu_s": 0, "sizes": [0, 0, 0]}}'
+    program = (
+        f"import os, struct\ndef pair(x):\n for n in range(3, 128):\n"
+        f"  for text in (b'{{\"value\": true}}', b'{{\"done\": \"0\"}}', b'{ended}', b'[' * 9999):\n"
+        "   try: os.write(n, struct.pack('>II', len(text), 0) + text)\n   except OSError: pass"
+    )
+    assert judged(program, ASSERTS).kind in (VerdictKind.CRASH, VerdictKind.WRONG)
+    assert judged(program.replace("pair(x)", "add(a, b)"), ADD).kind in (VerdictKind.CRASH, VerdictKind.WRONG)
+
+
 def test_a_check_may_use_objects_of_the_program_but_not_compare_them():
     program = (
         "class Pair:\n def __init__(self, a, b): self.a, self.b = a, b\n"
@@ -196,6 +208,8 @@ def test_the_scorer_says_sandbox_and_version():
 def test_tests_that_cannot_be_run_are_refused():
     with pytest.raises(DataError, match="0 inputs"):
         judged("", ProgramTests("stdin", (), ()))
+    with pytest.raises(DataError, match="no Python"):
+        judged("", ProgramTests("asserts", ("assert (",)))
     with pytest.raises(DataError, match="1 inputs have 2 outputs"):
         judged("", ProgramTests("stdin", ("",), ("", "")))
 

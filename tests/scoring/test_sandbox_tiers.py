@@ -219,7 +219,7 @@ print("busy", flush=True)
 """
 
 
-@pytest.mark.parametrize("end", ["killed", "ends"])
+@pytest.mark.parametrize("end", ["killed", pytest.param("ends", marks=pytest.mark.full)])
 def test_no_sandbox_outlives_its_owner(end, tier):
     then = "time.sleep(60)" if end == "killed" else ""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -266,3 +266,7 @@ def test_the_code_inside_needs_nothing_but_the_standard_library():
         if line.startswith(("import ", "from ")) and not line.startswith("from rw."):
             assert line.split()[1].strip(",").split(".")[0] in sys.stdlib_module_names
         assert not (line.startswith("from rw.") and line.endswith("(")), f"an import of several lines: {line}"
+
+
+def test_the_code_inside_fits_into_a_pipe_that_nobody_reads_yet():
+    assert len(sandbox_source.loaded("x" * 9999)) < 1 << 16
