@@ -145,7 +145,7 @@ class ProgramRun:
             return Ending(kind, detail, output, error, report, value)
 
         if header["stopped"] == "output":
-            return ending(VerdictKind.OUTPUT, f"more than {OUTPUT_BYTES} bytes of output")
+            return ending(VerdictKind.OUTPUT, f"more than {OUTPUT_BYTES} bytes of output, or far too many files")
         if header["stopped"] == "memory" or report.get("memory") is True or words.startswith("MemoryError"):
             return ending(VerdictKind.MEMORY, f"more than {self._config.memory_mib} MiB of memory")
         if header["signal"] == signal.SIGXCPU or cpu_s >= math.ceil(self._config.test_s):

@@ -26,6 +26,7 @@ from rw.scoring.sandbox_confinement import confine, debuggable, limit
 from rw.scoring.sandbox_frames import read_frame, write_frame
 
 _TICK_S = 0.05  # between looks at the memory of all processes together
+_FILES = 4096  # of all tests; each, however empty, is a piece of the kernel's memory that no other limit counts
 _ERROR_BYTES = 4096  # kept of what a program writes to standard error
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -146,6 +147,8 @@ class _Run:
                 if time.monotonic() - looked > _TICK_S:
                     if _more_resident_than(self.header["memory"]):
                         return "memory"
+                    if os.getpid() == 1 and _files() > _FILES:
+                        return "output"
                     looked = time.monotonic()
         finally:
             os.close(ended)
@@ -167,6 +170,12 @@ def _more_resident_than(most: int) -> bool:
         with contextlib.suppress(OSError, ValueError), open(f"/proc/{process}/smaps_rollup") as file:
             exact += sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
     return exact > most
+
+
+def _files() -> int:
+    """Files and directories in the file system of the working directory, which is the sandbox's own."""
+    system = os.statvfs(".")
+    return system.f_files - system.f_ffree
 
 
 def _others() -> list[int]:

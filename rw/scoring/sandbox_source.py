@@ -21,7 +21,7 @@ MODULES = (
 LOADER = (
     "import os,marshal,zlib\n"
     "need=int.from_bytes(os.read(0,4),'big');parts=[]\n"
-    "while need:\n parts.append(os.read(0,need));need-=len(parts[-1]) or exit(1)\n"
+    "while need:\n parts.append(os.read(0,need));need-=len(parts[-1]) or os._exit(1)\n"
     "for code in marshal.loads(zlib.decompress(b''.join(parts))): exec(code)\n"
 )
 

@@ -117,6 +117,11 @@ def test_files_are_bounded():
     assert outcome(program).kind is VerdictKind.PASS
 
 
+def test_the_number_of_files_is_bounded():
+    program = "import os\nfor n in range(10 ** 9): os.close(os.open(str(n), os.O_CREAT))"
+    assert outcome(program, config=ScoringConfig(test_s=6)).kind is VerdictKind.OUTPUT
+
+
 SEARCH = """
 import gc, os, sys
 mark, found = "MA" + "RK", set()
