@@ -11,6 +11,7 @@ from rw.types import ProgramTests, Query, VerdictKind
 
 CONFIG = ScoringConfig(test_s=1)
 SUM = ProgramTests("stdin", ("1 2\n", "3 4", "5 6\n"), ("3\n", "7", "11\n"))
+pytestmark = pytest.mark.usefixtures("tight_sandbox")
 
 
 def judged(program, tests, **comparison):

@@ -7,6 +7,7 @@ from rw.scoring.program import extract_program, run_program
 from rw.types import ProgramTests, VerdictKind
 
 CONFIG = ScoringConfig(test_s=3)
+pytestmark = pytest.mark.usefixtures("tight_sandbox")
 
 
 def outcome(program, given="", expected="fine"):

@@ -11,6 +11,7 @@ from rw.scoring.program import COMPARISONS, run_program
 from rw.types import ProgramTests, VerdictKind
 
 RUNS = pathlib.Path(__file__).parent.parent / "data" / "livecodebench" / "runs.jsonl.xz"
+pytestmark = pytest.mark.usefixtures("tight_sandbox")
 
 
 def recorded():

@@ -10,18 +10,13 @@ import time
 
 import pytest
 
-from rw.errors import SandboxError
 from rw.scoring import program_run
 from rw.scoring.config import ScoringConfig
 from rw.scoring.program import run_program
-from rw.scoring.sandbox import strongest_tier
 from rw.types import ProgramTests, VerdictKind
 
 CONFIG = ScoringConfig(test_s=1, memory_mib=512)
-try:
-    strongest_tier()
-except SandboxError as error:
-    pytestmark = pytest.mark.skip(reason=str(error))
+pytestmark = pytest.mark.usefixtures("tight_sandbox")
 
 
 def outcome(program, given="", expected="fine", config=CONFIG):
