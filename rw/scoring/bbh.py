@@ -10,6 +10,7 @@ from rw.types import Query, Verdict, VerdictKind
 VERSION = "bbh/1"
 
 _OPTION = re.compile(r"\(([A-Z])\)")
+_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")
 _INTEGER = re.compile(r"[-+]?\d+|[-+]?\d{1,3}(?:,\d{3})+")
 
 
@@ -27,7 +28,7 @@ def bbh(response: str, query: Query) -> Verdict:
     line = last_line(response) if isinstance(response, str) else ""
     if re.search(r"\w", target):
         line = plain(line)
-        given = undelimited(after_marker(line) or line)
+        given = _TEXT.sub(r"\1", undelimited(after_marker(line) or line))
     else:  # of brackets, ">" opens no quotation
         given = (after_marker(line) or line).strip("*` ").removesuffix(".")
     correct = bool(target) and any(_matches(target, text, query.prompt) for text in (given, line))

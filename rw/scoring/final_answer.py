@@ -60,12 +60,13 @@ def after_marker(line: str) -> str | None:
 
 
 def undelimited(text: str) -> str:
-    """A whole answer without the box, dollars or brackets around it and the full stop behind it."""
+    """A whole answer without the box, dollars or brackets around it the full stop behind it and the = before it."""
     text = _on_one_line(text).strip()
     for _ in range(4):
         before = text
         text = text.strip("*`").strip()
         text = re.sub(r"(?<=[^.\\])\.$|[,;:]$", "", text).rstrip()
+        text = re.sub(r"^=\s*(?=[^\s=])", "", text)  # the last line of a calculation
         match = _SEGMENT.fullmatch(text)
         if match and not re.search(r"(?<!\\)\$", match[match.lastgroup]):
             text = match[match.lastgroup].strip()

@@ -8,9 +8,9 @@ An answer is right where it is mathematically equal to the reference. Up to thre
 
 Where they differ, equal texts decide, then plain numbers, then the algebra; and `detail` says `opinions differ`, so
 that such verdicts can be found. The algebra's yes does not count against plain evaluation at a few points (its floats
-are compared to six decimals, and equations without solutions are all alike to it), nor where letters differ in case or
-a set's braces meet a point's brackets; and texts that it is known to misread (`math_text.misread`: prose, dots, …) are
-not shown to it. Units are not compared: a question names its own. The algebra never loads into the caller's process.
+are compared to six decimals, and equations without solutions are all alike to it), nor where letters differ in case,
+a set's braces meet a point's brackets or named values change places; and texts that it is known to misread
+(`math_text.misread`: prose, dots, …) are not shown to it. Units are not compared: a question names its own. The algebra never loads into the caller's process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rw.types import Query, Verdict, VerdictKind
 
 VERSION = 1
 OPINIONS_DIFFER = "opinions differ"
-_VETOES = ("points", "case", "brackets")
+_VETOES = ("points", "case", "brackets", "places")
 
 _ALGEBRA = TimedProcess("rw.scoring.math_process")
 
@@ -139,6 +139,7 @@ def _asked(gold: str, given: str, config: ScoringConfig) -> dict[str, bool | Non
     if opinions.get("math_verify"):
         opinions["case"] = False if math_text.cases_differ(gold, given) else None
         opinions["brackets"] = False if math_text.brackets_differ(gold, given) else None
+        opinions["places"] = False if math_text.places_differ(gold, given) else None
     return opinions
 
 

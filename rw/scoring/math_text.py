@@ -31,6 +31,7 @@ _DEGREE = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree\b|(?<=\d)\s*deg
 _NAMES = {"pi": r"\pi ", "infinity": r"\infty ", "infty": r"\infty ", "theta": r"\theta ", "pm": r"\pm "}
 _DEFINED = re.compile(r"(?:[a-zA-Z]|\\[a-zA-Z]+)(?:_\{?\w+\}?)?'*(?:\((?:[a-z\d]|[a-z](?:,\s*[a-z])+)\))?\s*=\s*")
 _SEPARATOR = re.compile(r"[,;]|(?<![\\a-zA-Z])(?:and|or)(?![a-zA-Z])|\\(?:text|mathrm)\s*\{\s*,?\s*(?:and|or)\s*\}")
+_TRUTHS = ("yes", "no", "true", "false")
 _MEMBER = re.compile(r"[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
 _WORDS = re.compile(r"(?=.*[A-Za-z]{3})[A-Za-z ,.;'-]+")
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|leq|geq|ne|neq|in|equiv|approx)(?![a-zA-Z])")
@@ -104,8 +105,14 @@ def same_text(gold: str, answer: str) -> bool | None:
         return None
     if one == other or (_WORDS.fullmatch(one) and one.casefold() == other.casefold()):
         return True
-    words = [re.match(r"(yes|no|true|false)(?=$|[,.;:])", side.casefold()) for side in (one, other)]
-    return True if all(words) and words[0][1] == words[1][1] else None
+    words = [_truth(side.casefold()) for side in (one, other)]
+    return True if words[0] and words[0] == words[1] else None
+
+
+def _truth(text: str) -> str:
+    """Yes, No, True or False, with or without a clause behind it; empty for anything else, or where two are listed."""
+    first, *rest = re.split(r"\s*(?:[,.;:/]|\bor\b|\band\b)\s*", text)
+    return first if first in _TRUTHS and not any(part in _TRUTHS for part in rest) else ""
 
 
 class Number(NamedTuple):
@@ -229,7 +236,8 @@ LONGEST = 2000  # characters of an answer that an algebra gets to see; a longer 
 
 _DROPPED = re.compile(r"\\(?:[lcv]?dots[bcmio]?|approx|sim|pmod|bmod|mod|mid)(?![a-zA-Z])|\.\.\.|…|≈")
 _SIDE_BY_SIDE = re.compile(
-    r"\d\s*\)?(?:\s|\\[ ,;:!]|~)*\(\s*[-+]?[\d.]+\s*\)|\(\s*[-+]?[\d.]+\s*\)\s*\d|\d(?:\s|\\[ ,;:!]|\\q?quad|~)+\d"
+    r"\d\s*\)?(?:\s|\\[ ,;:!]|~)*\(\s*[-+]?[\d.]+\s*\)|\(\s*[-+]?[\d.]+\s*\)\s*\d"
+    r"|(?<!\\log_)\d(?:\s|\\[ ,;:!]|\\q?quad|~)+\d"
 )
 _CLOCK = re.compile(r"\d:\d\d(?!\d)")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]*[a-z][a-z]+")
@@ -269,7 +277,7 @@ def variables(text: str) -> set[str]:
 
 
 def _without_commands(text: str) -> str:
-    return re.sub(r"\\[a-zA-Z]+", " ", text)
+    return re.sub(r"\\(?:begin|end)\s*\{[a-zA-Z]*\*?\}(?:\s*\{[lcr|]*\})?|\\[a-zA-Z]+", " ", text)
 
 
 def cases_differ(gold: str, answer: str) -> bool:
@@ -284,6 +292,19 @@ def brackets_differ(gold: str, answer: str) -> bool:
         _enclosing(normalise(value_side(side, "")).replace("\\{", "{").replace("\\}", "}")) for side in (gold, answer)
     }
     return "{" in around and bool(around & {"(", "["})
+
+
+def places_differ(gold: str, answer: str) -> bool:
+    """Of x = 1, y = 2 the answer gives the values without their names, in another order."""
+    parts = [part.strip() for part in _SEPARATOR.split(_readable(gold))]
+    names = [_DEFINED.match(part) for part in parts]
+    if len(parts) < 2 or not all(names) or len({name[0] for name in names}) < len(parts):
+        return False
+    ours = [number(part[name.end() :].strip()) for part, name in zip(parts, names, strict=True)]
+    theirs = numbers(answer)
+    if theirs is None or None in ours or len(theirs) != len(ours):
+        return False
+    return [one.value for one in ours] != [one.value for one in theirs]
 
 
 def _enclosing(text: str) -> str:

@@ -8,10 +8,11 @@ from rw.types import Query, Verdict, VerdictKind
 
 VERSION = "sat_label/1"
 
-# SAT and UNSAT in capitals ("he sat" is none), the long words in any case. UNSAT comes first: SAT is a part of it.
+# SAT in capitals ("he sat" is none), the others in any case. UNSAT comes first: SAT is a part of it.
 _LABEL = re.compile(
-    r"(?<![A-Za-z0-9_])(?P<negated>(?i:not)\s+(?i:be\s+)?)?"
-    r"(?P<label>(?i:un-?satisfiable)|UN[- ]?SAT|Unsat|unsat|(?i:satisfiable)|SAT)(?![A-Za-z0-9_])"
+    r"(?<![A-Za-z0-9])(?<![A-Za-z0-9]_)"
+    r"(?P<negated>(?i:not|never|non|cannot|can['’]t|isn['’]t)(?:\s+(?i:be|a)(?=\s))?[\s*_`'\"“(\[-]+)?"
+    r"(?P<label>(?i:un[- ]?satisfiable)|(?i:un-?sat)|UN SAT|(?i:satisfiable)|SAT)(?!_?[A-Za-z0-9])"
 )
 
 
@@ -19,7 +20,7 @@ def sat_label(response: str, query: Query) -> Verdict:
     """The last SAT or UNSAT of the response must be the reference (RouteWeaver, Appendix B.2).
 
     Whole words; SATISFIABLE and UNSATISFIABLE are labels too [released]; brackets and emphasis around one do no harm. A
-    label right after "not" counts as the other one [ours]: "not satisfiable" must not pass for SAT.
+    label right after "not" or its like counts as the other one [ours]: "not satisfiable" must not pass for SAT.
     """
     given = last_label(response) if isinstance(response, str) else None
     if given is None:

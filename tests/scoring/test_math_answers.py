@@ -36,6 +36,9 @@ RIGHT = [
     (r"\text{No, there is no such prime } p.", "No"), (r"\text{east}", "East"), (r"\text{(A)}", "A"),
     (r"\text{No such } n \text{ exists}", "No such n exists."), (r"\emptyset", r"\varnothing"),
     (r"\[ \boxed{\frac{n+1}{4n-2}} \]", r"\frac{n+1}{2(2n-1)}"), ("#### 72", "72"),
+    (r"\begin{pmatrix} 1/5 \\ -2/3 \end{pmatrix}", r"\begin{bmatrix} \frac15 \\ -\frac{2}{3} \end{bmatrix}"),
+    (r"\log_2 3", r"\frac{\ln 3}{\ln 2}"), ("5", "x + 2\n= 5"), ("x=1, y=2", "1, 2"), ("x=1, x=2", "2, 1"),
+    (r"\text{No}", "No. Suppose there were one; no such number is even."),
 ]  # fmt: skip
 
 WRONG = [
@@ -55,6 +58,10 @@ WRONG = [
     (r"\text{Tuesday}", "It is on a Tuesday"),
     ("2", ""), ("2", r"\boxed{}"), ("2", r"\infty"), ("0", r"\emptyset"),
     ("2", "so $\\boxed{2}$ fails and $\\boxed{3}$ is it"),
+    (r"\text{Yes}", "Yes or no"), (r"\text{No}", r"\boxed{\text{No}} or \boxed{\text{Yes}}"), ("No", "No/yes"),
+    ("x=1, y=2", "2, 1"), ("x=1, y=2", "y=1, x=2"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
+    (r"\begin{cases} n & x>0 \\ m & x<0 \end{cases}", r"\begin{cases} m & x>0 \\ n & x<0 \end{cases}"),
 ]  # fmt: skip
 
 
@@ -82,6 +89,7 @@ def test_wrong(reference, answer):
         ("2k", "2K", "math_verify yes, points yes, case no"),
         ("(1,2)", r"\{1,2\}", "math_verify yes, brackets no"),
         ("x^2+1=0", "x^2+2=0", "math_verify yes, points no"),
+        ("x=1, y=2", "2, 1", "math_verify yes, places no"),
     ],
 )
 def test_a_verdict_on_which_opinions_differ_says_so(reference, answer, opinions):

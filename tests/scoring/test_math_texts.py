@@ -95,6 +95,10 @@ def test_lists_match_in_any_order_and_count_repeats(values, draw):
         ("1 4/5", None),
         ("1:2", None),
         (r"2 \frac12", None),
+        (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", None),
+        (r"\begin{array}{cc} A & B \end{array}", None),
+        (r"\log_2 3", None),
+        (r"a_2 3 5", "numbers side by side"),
     ],
 )
 def test_what_an_algebra_must_not_be_asked(text, reason):

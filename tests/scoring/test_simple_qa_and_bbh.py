@@ -85,6 +85,8 @@ PROMPT = "Which day is it?\nOptions:\n(A) 05/01/2021\n(B) 02/23/2021"
         ("(B)", "B)", True),
         ("(B)", "**(B)**", True),
         ("(B)", r"\boxed{(B)}", True),
+        ("(B)", r"$\boxed{\text{B}}$", True),
+        ("True", r"\boxed{\text{False}}", False),
         ("(B)", "Let me think.\nSo the answer is (B).", True),
         ("(B)", "Answer: B", True),
         ("(B)", "(B) 02/23/2021", True),
