@@ -10,7 +10,8 @@ Where they differ, equal texts decide, then plain numbers, then the algebra; and
 that such verdicts can be found. The algebra's yes does not count against plain evaluation at a few points (its floats
 are compared to six decimals, and equations without solutions are all alike to it), nor where letters differ in case,
 a set's braces meet a point's brackets or named values change places; and texts that it is known to misread
-(`math_text.misread`: prose, dots, …) are not shown to it. Units are not compared: a question names its own. The algebra never loads into the caller's process.
+(`math_text.misread`: prose, dots, …) are not shown to it. Units are not compared: a question names its own. The algebra
+never loads into the caller's process.
 """
 
 from __future__ import annotations
