@@ -9,24 +9,17 @@ import asyncio
 import json
 import math
 import pathlib
-import re
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from rw.config import load_config
-from rw.core.advantages import comet
 from rw.data.prepared import read_queries, write_queries
 from rw.data.source import load
-from rw.errors import CheckpointError, SandboxError
-from rw.initial import initial_router
-from rw.parts import open_parts
-from rw.rollout.credit import answer_of
+from rw.errors import SandboxError
 from rw.rollout.record import read_groups
-from rw.sampler.scripted import ScriptedSampler
 from rw.scoring.sandbox import strongest_tier
-from rw.train import Trainer, train
-from rw.workdir import Workdir
 from rw.workers.completion import Completion
 from rw.workers.loopback import serve
 
@@ -112,9 +105,9 @@ def config(queries, base_url, tmp_path_factory):
     price = {"input_price": 1.0, "output_price": 1.0}
     endpoints = [{"id": name, "description": name, "model": name, "base_url": base_url, **price} for name in WORKERS]
     return [
-        ("steps", "2"), ("schedule.cold_batches", "2"), ("queries_per_batch", "4"), ("rollouts_per_query", "4"),
+        ("steps", "2"), ("schedule.cold_batches", "2"), 
         ("data.source", "files"), ("data.train_files", str(files)),
-        ("data.quotas", "('math:2/1', 'trivia_qa:1', 'mbpp:1/2')"),
+        ("data.quotas", "('math:3/2', 'trivia_qa:1/2', 'mbpp:2')"),
         ("workers.kind", "http"), ("workers.endpoints", str(endpoints)),
         ("init.source", "random"),
         ("protocol.prompt_limit", "120"), ("protocol.response_budget", "264"), ("protocol.observation_limit", "90"),
@@ -122,55 +115,24 @@ def config(queries, base_url, tmp_path_factory):
     ]  # fmt: skip
 
 
-def write(request, view):
-    """A router that asks one Worker as often as its mode wants and copies the answer; odd rollouts ask worker_2."""
-    worker = WORKERS[request.episode.rollout % 2]
-    replies = re.findall(r"<observation[^>]*>(.*?)</observation>", view.response, re.DOTALL)
-    mode = re.search(r"<mode>(\w+)</mode>", view.response)[1]
-    if len(replies) == {"single": 1, "multi": 2, "agentic": 1}[mode]:
-        return f"<answer>{answer_of(replies[-1])}</answer>"
-    role = ' role="executor"' if mode == "agentic" else ""
-    return f'<route model="{worker}"{role}>Solve it.</route>' + ("<|im_end|>" if role else "")
-
-
-class WithScript:
-    """A run's sampler but for what is written."""
-
-    def __init__(self, engine, sampler):
-        self._engine, self.generate, self.release = engine, sampler.generate, sampler.release
-
-    def __getattr__(self, name):
-        return getattr(self._engine, name)
-
-
-async def two_steps(config, path):
-    """A step of a scripted router, and one of the tiny model that has learnt from it."""
-    with Workdir(str(path), 0) as workdir:
-        async with open_parts(config, workdir) as parts:
-            initial = await initial_router(parts)
-            async with await parts.device.run(Trainer, parts, initial, comet) as trainer:
-                await trainer.resume()
-                engine, sampler = trainer.engine, ScriptedSampler(parts.codec, write)
-                trainer.engine = WithScript(engine, sampler)
-                await trainer.step()
-                trainer.engine = engine
-                await trainer.step()
-
-
 def json_lines(path):
     return [json.loads(line) for line in path.read_text().split("\n") if line]
 
 
 @pytest.fixture(scope="module")
-def run(config, tmp_path_factory):
+def two_steps(config, environment, tmp_path_factory):
+    """The directory of a run whose first step a scripted router took, and whose second one the tiny model."""
     path = tmp_path_factory.mktemp("real") / "run"
-    asyncio.run(two_steps(load_config(str(DATA / "configs" / "tiny.py"), config), path))
+    script = pathlib.Path(__file__).parent / "scripted_step.py"
+    command = [sys.executable, str(script), str(path), json.dumps(config)]
+    done = subprocess.run(command, env=environment, cwd=path.parent, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return path
 
 
-def test_scripted_routers_are_judged_by_real_scorers(run):
-    rollouts = json_lines(run / "trajectories" / "step_000001.jsonl")
-    assert {rollout["dataset"] for rollout in rollouts} == {"math", "trivia_qa", "mbpp"} and len(rollouts) == 16
+def test_scripted_routers_are_judged_by_real_scorers(two_steps):
+    rollouts = json_lines(two_steps / "trajectories" / "step_000001.jsonl")
+    assert {rollout["dataset"] for rollout in rollouts} == {"math", "trivia_qa", "mbpp"} and len(rollouts) == 24
     assert {rollout["status"] for rollout in rollouts} == {"answered"}
     assert all(rollout["correct"] == (rollout["rollout"] % 2 == 0) for rollout in rollouts)
     scorers = {rollout["dataset"]: rollout["verdict"]["scorer"].split("/")[0] for rollout in rollouts}
@@ -178,28 +140,28 @@ def test_scripted_routers_are_judged_by_real_scorers(run):
     programs = [rollout for rollout in rollouts if rollout["dataset"] == "mbpp"]
     assert {rollout["verdict"]["tier"] for rollout in programs} == {str(strongest_tier())}
     assert programs[0]["reference"].keys() == {"kind", "tests", "public", "function", "sha256"}
-    read = read_groups(run / "trajectories" / "step_000001.jsonl")
-    assert sorted(group.query.dataset for group in read) == ["math", "math", "mbpp", "trivia_qa"]
+    read = read_groups(two_steps / "trajectories" / "step_000001.jsonl")
+    assert sorted(group.query.dataset for group in read) == ["math"] * 3 + ["mbpp"] * 2 + ["trivia_qa"]
 
 
-def test_the_step_learns_from_the_verdicts_and_the_next_one_runs_the_model_itself(run):
-    first, second = json_lines(run / "metrics.jsonl")
+def test_the_step_learns_from_the_verdicts_and_the_next_one_runs_the_model_itself(two_steps):
+    first, second = json_lines(two_steps / "metrics.jsonl")
     assert first["accuracy"] == 0.5 and first["grad_norm"] > 0 and first["infra/excluded_frac"] == 0
     assert first["N_inner"] > 0 and second["sampler/sampled_tokens"] > 0 and math.isfinite(second["loss/total"])
-    assert [second[f"data/passes/{name}"] for name in ("math", "trivia_qa", "mbpp")] == [3 / 4, 2 / 3, 1.0]
+    assert [second[f"data/passes/{name}"] for name in ("math", "trivia_qa", "mbpp")] == [5 / 4, 1.0, 4 / 3]
 
 
-def test_scoring_is_reported_and_never_blocks_the_loop(run):
-    first, _ = json_lines(run / "metrics.jsonl")
+def test_scoring_is_reported_and_never_blocks_the_loop(two_steps):
+    first, _ = json_lines(two_steps / "metrics.jsonl")
     for name in ("math", "trivia_qa", "mbpp"):
         assert first[f"scoring/{name}/answers"] >= 4 and first[f"scoring/{name}/faults"] == 0
         assert 0 < first[f"scoring/{name}/mean_s"] <= first[f"scoring/{name}/max_s"]
     assert first["perf/loop_lag_s"] < 1.0  # what is logged as a warning; a shared machine may be slow
 
 
-def test_a_run_does_not_go_on_with_files_that_hold_other_questions(run, config):
+@pytest.mark.full
+def test_a_run_does_not_go_on_with_files_that_hold_other_questions(two_steps, config, run):
     path = pathlib.Path(ast.literal_eval(dict(config)["data.train_files"])[0])
-    again = load_config(str(DATA / "configs" / "tiny.py"), config)
     write_queries(path, read_queries(path).queries[1:], {"dataset": "math"})
-    with pytest.raises(CheckpointError, match="questions.train"):
-        train(again, str(run))
+    overrides = [f"--config.{key}={value}" for key, value in config]
+    assert "questions.train" in run("train", two_steps, *overrides, expect=2).stderr
