@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import lzma
 import pathlib
-import tomllib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rw.data import replay
 from rw.protocol.chat import TokenCodec
-from rw.protocol.prompts import FILE, TEMPLATES, Prompts
+from rw.protocol.prompts import Prompts
 from rw.types import Mode, Role
 
 FOLDER = replay.NQ6_PATH.parent
@@ -39,18 +38,9 @@ def recorded_texts() -> Iterator[str]:
     yield from (answer.text for said in answers.values() for answer in said.values())
     yield from WRITTEN
     for name in ("short", "default"):
-        yield Prompts.load(name).catalogue(cards)
-        texts = tomllib.loads((TEMPLATES / name / FILE).read_text(encoding="utf-8"))
-        del texts["feedback"]  # on programs, which no recorded question asks for
-        yield from _template_texts(texts)
-
-
-def _template_texts(part: Any) -> Iterator[str]:
-    if isinstance(part, dict):
-        for value in part.values():
-            yield from _template_texts(value)
-    else:
-        yield str(part)
+        prompts = Prompts.load(name)
+        yield prompts.catalogue(cards)
+        yield from prompts.spoken()  # no recorded question asks for a program
 
 
 def cut(tokenizer_json: bytes, texts: Iterable[str]) -> bytes:

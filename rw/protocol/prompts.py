@@ -83,6 +83,10 @@ class Prompts:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{directory / FILE}: {error}") from error
 
+    def spoken(self) -> tuple[str, ...]:
+        """Every text, as it stands in the file, but for those on programs that were run."""
+        return tuple(text for name, text in self._texts.items() if not name.startswith("feedback."))
+
     @property
     def fingerprint(self) -> str:
         """sha256 (hex) of all texts."""

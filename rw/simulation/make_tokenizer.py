@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import rw.data
-from rw.protocol.prompts import FILE, TEMPLATES, Prompts
+from rw.protocol.prompts import Prompts
 from rw.simulation import skills, trials
 from rw.simulation.plans import Plan
 from rw.simulation.policies import HabitPolicy, opinions
@@ -76,17 +75,6 @@ def conversation(world: SimulatedWorld, query: Query, plan: Plan, prompts: Promp
     yield plan.action(len(plan.turns) + 1, replies)
 
 
-def prompt_texts() -> Iterator[str]:
-    """Every text of the short template set."""
-    pending: list[object] = [tomllib.loads((TEMPLATES / trials.TEMPLATES / FILE).read_text(encoding="utf-8"))]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, dict):
-            pending.extend(part.values())
-        else:
-            yield str(part)
-
-
 def vocabulary_words() -> Iterator[str]:
     """The world's words, one a line: at the start of a text and behind a blank."""
     words = [word for words in SLOTS.values() for word in words]
@@ -107,7 +95,7 @@ def corpus() -> Iterator[str]:
         yield query.prompt
         for mode, policy in itertools.product(Mode, policies):
             yield from conversation(world, query, policy.plan(query, number, mode), prompts)
-    for text in prompt_texts():
+    for text in prompts.spoken():
         yield from [text, f" {text}"] * 10  # some stand at the start of a text, some behind a blank
     for word in COMMON_WORDS:
         yield from [f" {word}"] * 2

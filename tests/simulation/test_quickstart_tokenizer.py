@@ -11,7 +11,7 @@ import pytest
 from rw.protocol.chat import QWEN3_CONTROL_LITERALS, TokenCodec
 from rw.protocol.prompts import Prompts
 from rw.simulation import make_tokenizer, skills, trials
-from rw.simulation.make_tokenizer import TARGET, conversation, prompt_texts
+from rw.simulation.make_tokenizer import TARGET, conversation
 from rw.simulation.policies import HabitPolicy
 from rw.simulation.queries import batch
 from rw.simulation.workers import SimulatedWorld
@@ -31,7 +31,7 @@ def pieces(codec: TokenCodec, text: str) -> list[str]:
 def world_texts() -> list[str]:
     """What is written in episodes that the tokenizer was not trained on: another world, test queries, other habits."""
     world, prompts, policy = SimulatedWorld(11), Prompts.load(trials.TEMPLATES), HabitPolicy(11)
-    texts = list(prompt_texts())
+    texts = list(prompts.spoken())
     for number, asked in enumerate(batch(11, 0, 30, "test")):
         texts.append(asked.prompt)
         for mode in Mode:
