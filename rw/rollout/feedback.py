@@ -19,7 +19,7 @@ from rw.scoring.program import COMPARISONS, extract_program, run_program
 from rw.scoring.program_output import Comparison
 from rw.types import CallId, ProgramTests, Query, VerdictKind
 
-RUN = "execution feedback"  # what the processes serve `run_reply` under
+RUN = "execution_feedback"  # what the processes serve `run_reply` under
 SHOWN = 2000  # characters of what a program wrote
 _NO_TESTS = ProgramTests("stdin", ("",), ("",))  # runs a program once, on no input
 
