@@ -6,11 +6,14 @@ judged again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Mapping
 from typing import TextIO
 
@@ -18,6 +21,8 @@ from rw.errors import DataError, FailureCause
 from rw.scoring.config import ScoringConfig
 from rw.types import ProgramTests, Query, Verdict, VerdictKind
 
+_TORN_ID = re.compile(rb'\{"id": "(?:[^"\\]|\\.)*"')  # the beginning of a line of ours, and what follows it
+_BEHIND_ID = b', "index": '
 FAULTS = (VerdictKind.SANDBOX_FAULT.value, FailureCause.SCORER_FAULT.value)
 
 
@@ -87,13 +92,17 @@ def _response(line: bytes, where: str) -> Response:
 
 
 class Verdicts:
-    """The output file: what it holds, as far as it still holds good, and what is added. Use it `with`."""
+    """The output file: what it holds, as far as it still holds good, and what is added. Use it `with`.
+
+    It is locked meanwhile, so that two commands cannot tear each other's lines.
+    """
 
     def __init__(self, path: str | os.PathLike[str], config: ScoringConfig, versions: Mapping[str, str]):
         """`versions`: name and version of the scorer of each data set.
 
         Raises:
-            DataError: a line that is none of ours, other than a torn last one; the file is left as it is.
+            DataError: a line that is none of ours, other than a torn last one, the file is left as it is then; a place
+                that cannot be written; or another command that writes there.
         """
         self.path = pathlib.Path(path)
         self._versions = dict(versions)
@@ -102,8 +111,15 @@ class Verdicts:
         self._rules = json.dumps(rules, sort_keys=True)
         self._questions: dict[str, str] = {}
         self._known: dict[tuple[str, int], Judged] = {}
-        self._file: TextIO | None = None
-        self._read()
+        try:
+            self._file = self._locked(self.path, "a+")
+        except OSError as error:
+            raise DataError(f"cannot write {self.path}: {error.strerror}") from error
+        try:
+            self._read()
+        except BaseException:
+            self._file.close()
+            raise
 
     def open(self, due: Iterable[Response]) -> None:
         """Begins to write; what is there of responses that are judged again goes first, in one rename."""
@@ -111,9 +127,15 @@ class Verdicts:
         if again:
             rest = [judged for place, judged in self._known.items() if place not in again]
             aside = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
-            aside.write_text("".join(map(_line, rest)), encoding="ascii")
-            os.replace(aside, self.path)
-        self._file = open(self.path, "a", encoding="ascii", newline="\n")
+            with self._file:  # the old file stays locked until the new one, locked too, has its name
+                self._file = self._locked(aside, "w")
+                try:
+                    self._file.write("".join(map(_line, rest)))
+                    self._file.flush()
+                    os.replace(aside, self.path)
+                except OSError as error:
+                    aside.unlink()
+                    raise DataError(f"cannot write {self.path}: {error.strerror}") from error
 
     def kept(self, response: Response, query: Query) -> Judged | None:
         """What is known of a response; None where it has to be judged."""
@@ -137,16 +159,33 @@ class Verdicts:
             response_sha256=response.sha256,
             rules=self._rules_of(query),
         )
-        self._file.write(_line(judged))
-        self._file.flush()
+        try:
+            self._file.write(_line(judged))
+            self._file.flush()
+        except OSError as error:
+            raise DataError(f"cannot write {self.path}: {error.strerror}") from error
         return judged
 
     def __enter__(self) -> Verdicts:
         return self
 
     def __exit__(self, *_) -> None:
-        if self._file is not None:
+        with contextlib.suppress(OSError):  # of a full disk, which was told before
             self._file.close()
+
+    def _locked(self, path: pathlib.Path, mode: str) -> TextIO:
+        file = open(path, mode, encoding="ascii", newline="\n")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = os.path.samestat(os.fstat(file.fileno()), os.stat(path))  # else another has just replaced it
+        except BlockingIOError:
+            is_free = False
+        except OSError:  # a file system without locks
+            is_free = True
+        if not is_free:
+            file.close()
+            raise DataError(f"another rw score writes {self.path}; wait for it, or name another --output")
+        return file
 
     def _rules_of(self, query: Query) -> str:
         """Digest of all that a verdict depends on beside the response."""
@@ -158,15 +197,19 @@ class Verdicts:
 
     def _read(self) -> None:
         """Takes up what is there. A torn last line goes, and of several lines for one response the last one counts."""
-        if not self.path.exists():
-            return
         *lines, torn = self.path.read_bytes().split(b"\n")
         for number, line in enumerate(lines, start=1):
             judged = _judged(line, f"{self.path} line {number}")
             self._known[judged.id, judged.index] = judged
+        if torn and not _is_torn(torn):
+            raise DataError(
+                f"{self.path} is no file of verdicts of rw score; name another --output, or remove the file"
+            )
         if torn:
-            with open(self.path, "r+b") as file:
-                file.truncate(self.path.stat().st_size - len(torn))
+            os.ftruncate(self._file.fileno(), self.path.stat().st_size - len(torn))
+
+
+_TYPES = {field.name: field.type for field in dataclasses.fields(Judged)}  # names of types, as annotations are texts
 
 
 def _line(judged: Judged) -> str:
@@ -175,9 +218,21 @@ def _line(judged: Judged) -> str:
 
 def _judged(line: bytes, where: str) -> Judged:
     try:
-        return Judged(**json.loads(line))
+        judged = Judged(**json.loads(line))
+        if not all(type(value).__name__ == _TYPES[name] for name, value in vars(judged).items()):
+            raise TypeError("a field of another type")
+        return judged
     except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{where} is no verdict of rw score; name another --output, or remove the file") from error
+
+
+def _is_torn(text: bytes) -> bool:
+    """Whether a line of ours may begin so: what is another's must not be cut away."""
+    found = _TORN_ID.match(text)
+    if found is None:
+        return b'{"id": "'.startswith(text[:8])
+    behind = text[found.end() :]
+    return behind.startswith(_BEHIND_ID) or _BEHIND_ID.startswith(behind)
 
 
 def _digest(text: str) -> str:

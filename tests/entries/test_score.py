@@ -13,6 +13,8 @@ import pytest
 from rw import cli, score
 from rw.data.prepared import write_queries
 from rw.errors import FailureCause, InfrastructureFailure, SandboxError
+from rw.evaluation.judged import Response, Verdicts
+from rw.scoring.config import ScoringConfig
 from rw.scoring.sandbox import strongest_tier
 from rw.types import ProgramTests, Query
 
@@ -120,6 +122,41 @@ def test_a_torn_last_line_is_judged_again(place, judged, cut):
     judged.texts.clear()
     assert rw_score() == 0 and len(judged.texts) == 1
     assert sorted(line["id"] for line in lines("verdicts.jsonl")) == ["math/1", "math/2", "math/3"]
+
+
+@pytest.mark.parametrize("text", ['{"my": "notes"}', "notes", '{"id": "math/1", "response": "2"}', '{"id": "math/1"}'])
+def test_a_file_of_another_kind_is_not_taken_for_a_torn_line(place, judged, text, capsys):
+    respond(("math/1", "2"))
+    pathlib.Path("verdicts.jsonl").write_text(text)
+    assert rw_score() == 2 and "is no file of verdicts of rw score" in capsys.readouterr().err
+    assert pathlib.Path("verdicts.jsonl").read_text() == text
+
+
+def test_a_line_with_fields_of_other_types_is_none_of_ours(place, judged, capsys):
+    respond(("math/1", "2"))
+    assert rw_score() == 0
+    line = lines("verdicts.jsonl")[0]
+    pathlib.Path("verdicts.jsonl").write_text(json.dumps({**line, "id": ["math/1"]}) + "\n")
+    assert rw_score() == 2 and "line 1 is no verdict of rw score" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answers_again", ["2", "3"])
+def test_two_commands_do_not_write_one_output(place, judged, capsys, answers_again):
+    respond(("math/1", "2"))
+    assert rw_score() == 0
+    respond(("math/1", answers_again), ("math/2", "4"))
+    in_file = pathlib.Path("verdicts.jsonl").read_text()
+    with Verdicts("verdicts.jsonl", ScoringConfig(), {"math": "math/1"}) as other:
+        other.open([Response("math/1", "3")] if answers_again == "3" else [])
+        assert rw_score() == 2 and "another rw score writes verdicts.jsonl" in capsys.readouterr().err
+    assert answers_again == "3" or pathlib.Path("verdicts.jsonl").read_text() == in_file
+    assert rw_score() == 0 and len(lines("verdicts.jsonl")) == 2
+
+
+def test_an_output_that_cannot_be_written_is_named(place, judged, capsys):
+    respond(("math/1", "2"))
+    assert rw_score("--output", "nowhere/verdicts.jsonl") == 2
+    assert "cannot write nowhere/verdicts.jsonl: No such file or directory" in capsys.readouterr().err
 
 
 def test_faults_are_not_wrong_answers_and_are_tried_again(place, judged, capsys):
