@@ -48,9 +48,9 @@ row and reply were as long as they may be. Not in it: compiling, for every shape
 checkpoints of 45 GiB every tenth step, and the test.
 
 Workers, at the frozen prices: 80,000 calls for 15.1 USD (low 0.253, worst 569), where questions have 300 tokens on
-average and 3,000 at most, as samples of the sets have. `--dry-run` counts them, and says what low, typical and worst
-assume (rw/estimate.py); it takes what was measured once the run's ledger has 20 calls. In the paper, after the cold
-start, 95 % of the rollouts cost less than 0.0071 USD, 163 USD for all 23,040.
+average and 3,000 at most, an assumption from small samples of the sets. `--dry-run` counts the tokens that they have,
+and says what low, typical and worst assume (rw/estimate.py); it takes what was measured once the run's ledger has 20
+calls. In the paper, after the cold start, 95 % of the rollouts cost less than 0.0071 USD, 163 USD for all 23,040.
 
 Checked without the hardware: tests/benchmarks/memory_aot.py compiles the programs of a step for devices that are not
 here. Beside parameters and gradient sum, one micro-batch at 18,432 tokens takes on each device, in GiB, estimated and

@@ -6,7 +6,8 @@
 # runs/, starts `rw train` with the arguments on all of them and shows the log of the first. Ctrl-C ends the watching,
 # not the run. The same command watches again; after the pod was lost and made anew, it goes on with the run.
 # `touch` a file STOP in the run's directory of the bucket to end it.
-# Weights go into the bucket, too: `--config.init.path=runs/Qwen3-4B-Instruct-2507` finds them there.
+# Weights go into the bucket, too: `--config.init.path=runs/Qwen3-4B-Instruct-2507` finds them there. So do prepared
+# questions: the bucket's data/ is the hosts' data/.
 # KEYS is a file of lines like OPENROUTER_API_KEY=...; leave it out where Workers need no key. PROJECT is optional, too.
 set -euo pipefail
 
@@ -41,7 +42,7 @@ if [ -r keys.env ]; then
   . ./keys.env
   set +a
 fi
-command -v python3.11 >/dev/null || sudo apt-get install -y python3.11-venv
+{ command -v python3.11 && command -v bwrap; } >/dev/null || sudo apt-get install -y python3.11-venv bubblewrap
 [ -x .rw/bin/python ] || python3.11 -m venv .rw
 .rw/bin/python -m pip install --quiet --disable-pip-version-check -e 'rw[tpu]'
 export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$HOME/compiled}
@@ -49,6 +50,7 @@ cd rw
 mkdir -p runs
 # What one host writes another must see at once: nothing is answered from a cache.
 mountpoint -q runs || gcsfuse --implicit-dirs --stat-cache-ttl=0 --type-cache-ttl=0 "$BUCKET" runs
+ln -sfn runs/data data
 while true; do
   code=0
   ~/.rw/bin/rw train --processes auto "$@" || code=$?

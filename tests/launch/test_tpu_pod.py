@@ -28,7 +28,7 @@ def host(tmp_path, program, stand_in):
     bin_.mkdir()
     program(home / ".rw" / "bin", "rw", stand_in)
     program(home / ".rw" / "bin", "python", "#!/bin/sh\nexit 0\n")
-    for name in ("python3.11", "mountpoint", "sudo", "gcsfuse"):
+    for name in ("python3.11", "bwrap", "mountpoint", "sudo", "gcsfuse"):
         program(bin_, name, f'#!/bin/sh\necho {name} "$@" >>"$STUB_RECORD/called"\nexit {int(name == "mountpoint")}\n')
     program(bin_, "gcloud", GCLOUD)
     environment = {
