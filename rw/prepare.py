@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import pathlib
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -49,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RwError as error:
         print(f"rw data prepare: error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("rw data prepare: stopped; a file is written whole or not at all", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def prepare(known: argparse.Namespace) -> int:
@@ -147,7 +151,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     add("--special-judge", default="", metavar="FILE", help="taco: the authors' list of rows with a judge of their own")
     add("--drop-ambiguous", action="store_true", help="live_code_bench: without problems of several right answers")
     add("--tokenizer", default="", metavar="NAME|FILE", help="leave out prompts over the limit, counted with qwen3, …")
-    add("--prompt-limit", type=int, default=ProtocolConfig.prompt_limit, metavar="N", help="in tokens (%(default)s)")
+    limit = ProtocolConfig.prompt_limit
+    add("--prompt-limit", type=int, metavar="N", help=f"in tokens of --tokenizer ({limit})")
     return parser.parse_args(argv)
 
 
@@ -156,6 +161,10 @@ def _check(known: argparse.Namespace, output: pathlib.Path) -> None:
     for name, dataset in ONLY.items():
         if getattr(known, name) and known.dataset != dataset:
             raise DataError(f"--{name.replace('_', '-')} is for the data set {dataset}, not {known.dataset}")
+    if known.prompt_limit is None:
+        known.prompt_limit = ProtocolConfig.prompt_limit
+    elif not known.tokenizer:
+        raise DataError("--prompt-limit needs --tokenizer, by which the tokens are counted")
     if known.limit is not None and known.limit < 1:
         raise DataError(f"--limit {known.limit} must be at least 1")
     if output.is_dir() or (output.exists() and not prepared.is_prepared(output)):

@@ -152,7 +152,7 @@ def is_prepared(path: str | os.PathLike[str]) -> bool:
     with open(path, "rb") as file:
         try:
             header = json.loads(file.readline(1 << 20))
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
     return isinstance(header, dict) and header.get("format") == FORMAT
 
@@ -160,7 +160,7 @@ def is_prepared(path: str | os.PathLike[str]) -> bool:
 def _checked_header(line: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         header = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DataError(

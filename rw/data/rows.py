@@ -65,8 +65,10 @@ def data_files(path: str | os.PathLike[str], splits: Sequence[str] = ()) -> list
         DataError: nothing to read there, or files of other splits only, or of several where no split was asked for.
     """
     root = pathlib.Path(path)
-    if not root.exists():
-        raise DataError(f"there is no {root}; --input takes a file, a directory, or the word {HUB}")
+    if not os.fspath(path) or not root.exists():  # an empty name is no wish for the working directory
+        raise DataError(
+            f"there is no {path or 'file of an empty name'}; --input takes a file, a directory, or the word {HUB}"
+        )
     if root.is_file():
         if _format(root) is None:
             raise DataError(f"{root}: rows are read from {', '.join(_READERS)}, also packed as .gz or .xz")

@@ -132,6 +132,12 @@ def test_lines_that_are_no_questions_are_named(path, line, old, new, says):
     assert says in refusal(path)
 
 
+def test_a_first_line_that_is_nested_without_end_is_no_header(tmp_path):
+    deep = tmp_path / "deep.jsonl"
+    deep.write_bytes(b"[" * 100_000)
+    assert "line 1 is no header" in refusal(deep) and not prepared.is_prepared(deep)
+
+
 def test_other_formats_and_versions_are_refused(path, tmp_path):
     change(path, 1, b'"version": 1', b'"version": 2')
     assert "version 2, and this rw reads 1" in refusal(path)

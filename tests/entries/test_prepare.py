@@ -128,6 +128,8 @@ def test_taco_leaves_out_what_the_list_of_judges_names(tmp_path):
     [
         (("--dataset", "mats", "--input", "{math}"), "unknown data set 'mats'; did you mean 'math'?"),
         (("--dataset", "math", "--input", "none.jsonl"), "there is no none.jsonl; --input takes a file"),
+        (("--dataset", "math", "--input", ""), "there is no file of an empty name"),
+        (("--dataset", "math", "--input", "{math}", "--prompt-limit", "9"), "--prompt-limit needs --tokenizer"),
         (("--dataset", "math", "--input", "{aime}"), "aime25.jsonl line 1: no column solution"),
         (("--dataset", "math", "--input", "{math}", "--levels", "0-5"), "--levels 0-5 must be"),
         (("--dataset", "math", "--input", "{math}", "--levels", "5-2"), "--levels 5-2 must be"),
@@ -166,6 +168,17 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
     assert f"cannot write {output}" in refused(
         capsys, "--dataset", "math", "--input", RECORDS / "math.jsonl", "--output", output
     )
+
+
+def test_an_interrupt_is_one_line(tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepare, "load", interrupted)
+    argv = ["prepare", "--dataset", "math", "--input", str(RECORDS / "math.jsonl"), "--output", str(tmp_path / "out")]
+    assert prepare.main(argv) == 130
+    assert capsys.readouterr().err.splitlines() == ["rw data prepare: stopped; a file is written whole or not at all"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_reaches_it(tmp_path):
