@@ -5,9 +5,8 @@
 # It copies the commit to every host, installs it there (Ubuntu 22.04 has Python 3.11), mounts the bucket as the hosts'
 # runs/, starts `rw train` with the arguments on all of them and shows the log of the first. Ctrl-C ends the watching,
 # not the run. The same command watches again; after the pod was lost and made anew, it goes on with the run.
-# `touch` a file STOP in the run's directory of the bucket to end it.
-# Weights go into the bucket, too: `--config.init.path=runs/Qwen3-4B-Instruct-2507` finds them there. So do prepared
-# questions: the bucket's data/ is the hosts' data/.
+# `touch` a file STOP in the run's directory of the bucket to end it. The bucket has weights and questions, too:
+# `--config.init.path=runs/Qwen3-4B-Instruct-2507` finds the former, and its data/ is the hosts' data/.
 # KEYS is a file of lines like OPENROUTER_API_KEY=...; leave it out where Workers need no key. PROJECT is optional, too.
 set -euo pipefail
 
