@@ -68,7 +68,7 @@ def run_test(
         channel: descriptors for the talk of a session.
     """
     sys.setrecursionlimit(_RECURSION_LIMIT)
-    no_memory = frame({"error": "MemoryError", "memory": True})  # made while there is some
+    no_memory = frame({"error": "MemoryError"})  # made while there is some
     status = 1
     try:
         _run_kind(header, program, payload, report, channel)

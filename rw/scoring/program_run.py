@@ -83,11 +83,11 @@ class ProgramRun:
         header = {"do": "program", "setup": setup, "prelude": prelude}
         try:
             self._sandbox.send(header, program.encode("utf-8", "surrogatepass"), self._end)
-        except (SandboxEnded, SandboxLate):
+            self._sandbox.receive(self._end, 0)
+        except BaseException as trouble:
             self._sandbox.end()
-            raise SandboxFault(f"{tier} takes no program") from None
-        except BaseException:
-            self._sandbox.end()
+            if isinstance(trouble, (SandboxEnded, SandboxGarbled, SandboxLate)):
+                raise SandboxFault(f"{tier} takes no program") from None
             raise
 
     def __enter__(self) -> ProgramRun:
@@ -139,6 +139,7 @@ class ProgramRun:
         report, value = unframed(payload[error_end:])
         cpu_s, status = float(header["cpu_s"]), int(header["status"])
         self._cpu_left -= cpu_s
+        failed = bool(status) or "error" in report
         words = str(report.get("error", "")) or (error.strip().splitlines() or [""])[-1][:500]
 
         def ending(kind: VerdictKind | None, detail: str = "") -> Ending:
@@ -146,15 +147,15 @@ class ProgramRun:
 
         if header["stopped"] == "output":
             return ending(VerdictKind.OUTPUT, f"more than {OUTPUT_BYTES} bytes of output, or far too many files")
-        if header["stopped"] == "memory" or report.get("memory") is True or words.startswith("MemoryError"):
+        if header["stopped"] == "memory" or (failed and words.startswith("MemoryError")):
             return ending(VerdictKind.MEMORY, f"more than {self._config.memory_mib} MiB of memory")
         if header["signal"] == signal.SIGXCPU or cpu_s >= math.ceil(self._config.test_s):
-            return ending(VerdictKind.TIME, f"{cpu_s:.1f} s of CPU time")
+            return ending(VerdictKind.TIME, f"no end within {math.ceil(self._config.test_s)} s of CPU time")
         if self._cpu_left <= 0:
             return ending(VerdictKind.TIME, "the tests together took too much CPU time")
         if header["signal"]:
             return ending(VerdictKind.CRASH, f"ended by signal {_signal_name(header['signal'])}")
-        if status or "error" in report:
+        if failed:
             return ending(VerdictKind.CRASH, words or f"exit status {status}")
         return ending(None)
 

@@ -4,9 +4,9 @@ Runs inside (see `sandbox_source`): the standard library alone, no expected outp
 Where it has a process namespace it is process 1 there, so that its children can neither kill nor debug it. It ends as
 soon as who grades is gone.
 
-Messages in: `program` (source, setup, …), which is kept, and tests of any kind of `program_inside` with their limits
-(the payload is the input). Out: `ready` once, then an `ended` for each test. A test with `session` talks over the same
-pipes itself while it lives.
+Messages in: `program` (source, setup, …), which is kept and answered by `held`, and tests of any kind of
+`program_inside` with their limits (the payload is the input). Out: `ready` once, then an `ended` for each test. A test
+with `session` talks over the same pipes itself while it lives.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def serve(user: int | None) -> None:
         header, payload = message
         if header["do"] == "program":
             program = header | {"source": payload.decode("utf-8", "surrogatepass")}
+            write_frame(channel[1], {"held": True})
             continue
         _clear_directory()
         run = _Run(header, payload)
@@ -83,8 +84,7 @@ class _Run:
                     os.close(descriptor)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-            number = ("stdin", "stdout", "stderr").index(name)
+        for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
             stream = open(number, mode, encoding="utf-8", errors="surrogateescape", closefd=False)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)

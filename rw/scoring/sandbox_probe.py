@@ -56,15 +56,14 @@ class _Probe:
             "output_bytes": _OUTPUT_BYTES,
         }
         self._sandbox.await_ready()
-        self._sandbox.send({"do": "program", "setup": "", "prelude": False}, b"", self._deadline())
 
     def act(self, name: str, *arguments: Any) -> Any:
         """What the act returned; None where it was refused or stopped."""
         self._begin(name, arguments)
         try:
             header, payload = self._sandbox.receive(self._deadline(), 2 * _OUTPUT_BYTES)
-        except (SandboxEnded, SandboxLate, SandboxGarbled) as trouble:
-            raise SandboxFault(f"{self._sandbox.tier} does not survive a program that tries to {name}") from trouble
+        except (SandboxEnded, SandboxLate, SandboxGarbled):
+            raise SandboxFault(f"{self._sandbox.tier} does not survive a program that tries to {name}") from None
         said, value = unframed(payload[sum(header["sizes"][:2]) :])
         return text_value(value) if said.get("acted") else None
 
@@ -81,7 +80,10 @@ class _Probe:
         return _called(name)
 
     def _begin(self, name: str, arguments: tuple) -> None:
-        self._sandbox.send({"do": "act", "act": name} | self._limits, value_text(arguments), self._deadline())
+        try:
+            self._sandbox.send({"do": "act", "act": name} | self._limits, value_text(arguments), self._deadline())
+        except (SandboxEnded, SandboxLate):
+            raise SandboxFault(f"{self._sandbox.tier} ended before a program could try to {name}") from None
 
     @staticmethod
     def _deadline() -> float:

@@ -170,7 +170,7 @@ def test_a_sandbox_lost_with_its_program_is_tried_once_more_then_a_crash(monkeyp
             signal.pidfd_send_signal(self._first, signal.SIGKILL)
 
     monkeypatch.setattr(sandbox_process.Sandbox, "send", losing)
-    sleepy = "import time\ntime.sleep(.5)\n" + NEXT
+    sleepy = "import time\ntime.sleep(.2)\n" + NEXT
     most = 1
     assert run_program(sleepy, FINE, CONFIG).kind is VerdictKind.PASS
     most = 3
