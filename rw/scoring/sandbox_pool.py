@@ -17,8 +17,8 @@ AHEAD = 2  # started and unused; an idle one holds some 15 MiB
 class SandboxPool:
     """Sandboxes of one tier; each is taken once, and others are started in its place. For any threads of a process.
 
-    One thread starts them all and stays while the process lives, since the kernel ends a sandbox with the thread that
-    started it.
+    One thread starts them all and stays while the process lives: some kinds of sandbox end with the thread that started
+    them.
     """
 
     def __init__(self, tier: str, ahead: int = AHEAD):
@@ -68,12 +68,6 @@ class SandboxPool:
                 future.result().end()
         self._starter.shutdown()
 
-    def forget(self) -> None:
-        """In a fork: they are the parent's, and this process must not hold their pipes open."""
-        for future in self._starting:
-            if future.done() and future.exception() is None:
-                future.result().forget()
-
 
 _pools: dict[str, SandboxPool] = {}
 _pools_lock = threading.Lock()
@@ -99,9 +93,7 @@ def close_pools() -> None:
 def _forget_pools() -> None:
     global _pools_lock
     _pools_lock = threading.Lock()
-    for one in _pools.values():
-        one.forget()
-    _pools.clear()
+    _pools.clear()  # they are the parent's
 
 
 atexit.register(close_pools)

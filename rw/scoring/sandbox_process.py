@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
+import weakref
 from typing import Any
 
 from rw.scoring.sandbox_frames import HEADER_BYTES, LENGTHS, frame
@@ -39,13 +40,17 @@ class SandboxLate(Exception):
     """Nothing came out in time."""
 
 
+_started: weakref.WeakSet[Sandbox] = weakref.WeakSet()
+
+
 class Sandbox:
     """One sandbox, for one program: start it, `await_ready`, `send` and `receive`, and `end` it in any case."""
 
     def __init__(self, tier: str):
         """Starts it, and does not wait until it is ready.
 
-        To be called from a thread that outlives the sandbox: the kernel ends a sandbox with the thread that started it.
+        To be called from a thread that outlives the sandbox: some kinds end with the thread that started them. All end
+        when this process does, however it ends: they see that nobody holds their standard input any more.
 
         Raises SandboxFault where it cannot be started.
         """
@@ -68,6 +73,7 @@ class Sandbox:
             self._remove_directory()
             raise SandboxFault(f"{tier} does not start: {error}") from None
         self._code = loaded(start.call)
+        _started.add(self)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             os.set_blocking(stream.fileno(), False)
         with contextlib.suppress(BlockingIOError, BrokenPipeError):  # the rest, or the fault, is for await_ready
@@ -119,17 +125,19 @@ class Sandbox:
     def end(self) -> None:
         """Ends all processes inside and reaps the one outside; may be called twice."""
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._process.stdin.close()  # the first process inside leaves as soon as it sees this, or gets so far
         if self._first is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)  # and with it all of its namespace
             os.close(self._first)
             self._first = None
-        elif self.tier != "limits":
-            self._process.kill()
         try:
             self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
+            # Never the one outside alone: while it starts, the one inside waits for its word, then for ever.
+            for child in self._children():
+                with contextlib.suppress(OSError):
+                    os.kill(child, signal.SIGKILL)
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
@@ -141,14 +149,20 @@ class Sandbox:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _first_inside(self) -> int:
-        """A descriptor of the first process inside: a child of the one outside."""
+        """A descriptor of the first process inside: the child of the one outside."""
+        try:
+            (child,) = self._children()
+            return os.pidfd_open(child)
+        except (OSError, ValueError) as error:
+            raise SandboxFault(f"{self.tier}: its first process is not found: {error}") from None
+
+    def _children(self) -> list[int]:
         outside = self._process.pid
         try:
             with open(f"/proc/{outside}/task/{outside}/children") as file:
-                (child,) = file.read().split()
-            return os.pidfd_open(int(child))
-        except (OSError, ValueError) as error:
-            raise SandboxFault(f"{self.tier}: its first process is not found: {error}") from None
+                return [int(word) for word in file.read().split()]
+        except OSError:
+            return []
 
     def _last_words(self) -> str:
         """What the one outside says of its failure; the program cannot write there."""
@@ -190,3 +204,13 @@ class Sandbox:
         poller.register(descriptor, event)
         if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
             raise SandboxLate
+
+
+def _forget_all() -> None:
+    """In a fork: they are the parent's, and end when it does only if nobody else holds their pipes open."""
+    for sandbox in list(_started):
+        sandbox.forget()
+    _started.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -125,13 +125,17 @@ def _own_user() -> int:
 
 
 def _bubblewrap(needed: Runtime, user: int | None) -> list[str]:
-    """Arguments of bwrap. Started by root it makes no user namespace: the first process becomes `user` instead."""
+    """Arguments of bwrap. Started by root it makes no user namespace: the first process becomes `user` instead.
+
+    It is not told to die with its parent: killed while it starts, it would leave a process that waits for it for ever.
+    A sandbox ends when its standard input does.
+    """
     apart = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if user is None:
         apart += ["--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY), "--cap-drop", "ALL"]
     else:
         apart += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    arguments = [*apart, "--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox", "--clearenv"]
+    arguments = [*apart, "--new-session", "--as-pid-1", "--hostname", "sandbox", "--clearenv"]
     for name, value in _environment(needed).items():
         arguments += ["--setenv", name, value]
     parents = {str(parent) for path in needed.shown for parent in pathlib.PurePath(path).parents}

@@ -1,5 +1,6 @@
 """Every way of isolating, the search for the strongest one, and what happens where a sandbox fails."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -221,6 +222,52 @@ def test_no_sandbox_outlives_its_owner(end, tier):
             owner.send_signal(signal.SIGKILL)
         owner.wait(20)
     assert (len(pids) >= 3 or end == "ends") and gone_within(pids, 5), pids
+
+
+@pytest.mark.usefixtures("tight_sandbox")
+@pytest.mark.parametrize("after_s", [0, 0.002, 0.004, 0.008, 0.015])
+def test_a_sandbox_that_is_ended_while_it_starts_leaves_nothing(after_s):
+    for name in ("bubblewrap", "namespaces"):
+        if tried_tier(name)[0] is not None:
+            one = sandbox_process.Sandbox(name)
+            time.sleep(after_s)
+            pids = [one._process.pid, *descendants_of(one._process.pid)]
+            one.end()
+            assert gone_within(pids, 0.1)
+
+
+STARTING = """
+import os, signal, time
+from rw.scoring.sandbox_process import Sandbox
+kept = [Sandbox(%r) for _ in range(3)]
+time.sleep(%r)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def orphans():
+    """Sandboxes of this machine, and what starts them, whose parent is gone."""
+    found = set()
+    for entry in os.scandir("/proc"):
+        with contextlib.suppress(OSError, IndexError):
+            if (
+                entry.name.isdigit()
+                and sandbox_source.LOADER.encode() in pathlib.Path(entry.path, "cmdline").read_bytes()
+            ):
+                parent = pathlib.Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1]
+                found |= {int(entry.name)} if parent == "1" else set()
+    return found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("after_s", [0, 0.003, 0.006, 0.01])
+def test_an_owner_killed_while_sandboxes_start_leaves_none(after_s, tier):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    before = orphans()
+    command = [sys.executable, "-c", STARTING % (tier.name, after_s)]
+    assert subprocess.run(command, env=environment).returncode == -signal.SIGKILL
+    time.sleep(0.5)
+    assert gone_within(orphans() - before, 5)
 
 
 FORKED = """
