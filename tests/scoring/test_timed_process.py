@@ -147,6 +147,7 @@ def test_nothing_is_left_when_the_interpreter_exits():
     assert ended(child_pid, 10)
 
 
+@pytest.mark.full
 def test_a_busy_child_of_a_killed_process_ends_by_its_own_cpu_limit():
     process, child_pid = run_script("busy")
     process.kill()
