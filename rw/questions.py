@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 from rw.config import as_dict
 from rw.data import replay
+from rw.data.answer_formats import without_line
 from rw.data.config import DataConfig
 from rw.data.mixture import POOL, Mixture
 from rw.data.order import batch_indices
 from rw.data.prepared import read_queries
+from rw.data.wording import normalised
 from rw.errors import ConfigError, DataError
 from rw.protocol.dialogue import RouterProtocol
 from rw.run_config import RunConfig
@@ -150,14 +152,20 @@ def _read_files(paths: Sequence[Sequence[str]], stamps: Sequence[tuple[str, int,
                     "be different, and what is held out must not be trained on"
                 )
             seen[query.id] = name
-    trained = {_normalised(query): query.id for query in splits["train"]}
-    for name in SPLITS[1:]:
-        for query in splits[name]:
-            if (same := trained.get(_normalised(query))) is not None:
+    asked: dict[str, tuple[str, str]] = {}
+    for name, queries in splits.items():
+        new: dict[str, tuple[str, str]] = {}
+        for query in queries:
+            text = _normalised(query)
+            if text in asked:
+                before, same = asked[text]
                 raise DataError(
-                    f"question {query.id} of data.{name}_files asks what {same} of data.train_files asks; what is held "
-                    "out must not be trained on: prepare the files again with --disjoint-from"
+                    f"question {query.id} of data.{name}_files asks what {same} of data.{before}_files asks; what is "
+                    "held out must not be trained on, nor choose the best router: prepare the files again with "
+                    "--disjoint-from"
                 )
+            new.setdefault(text, (name, query.id))
+        asked |= new
     fingerprints = {name: hashlib.sha256(sum_.encode()).hexdigest() for name, sum_ in zip(SPLITS, sums, strict=True)}
     return FileQuestions(**splits, fingerprints=fingerprints)
 
@@ -170,8 +178,8 @@ def recorded_config(config: RunConfig) -> dict[str, Any]:
 
 
 def _normalised(query: Query) -> str:
-    """A prompt but for case and white space."""
-    return " ".join(query.prompt.casefold().split())
+    """A question but for case, spaces, typography and the line that says how to answer."""
+    return normalised(without_line(query.prompt)) or query.prompt
 
 
 def _spread(queries: Sequence[Query], size: int, name: str) -> list[Query]:

@@ -71,6 +71,19 @@ def test_a_held_out_question_that_is_trained_on_is_refused(config_of):
         file_questions(config_of(train=made("a", 3), validation=made("a", 2, 2), validate=1).data)
 
 
+def test_typography_and_the_line_of_the_answers_form_make_no_other_question(config_of):
+    copied = Query("other", "math", "any", "\n  “Why” – how?\n\nPut the final answer by itself on the last line.", "1")
+    trained = Query("own", "custom", "any", '"why" - how', "1")
+    with pytest.raises(DataError, match="question other of data.validation_files asks what own of data.train_files"):
+        file_questions(config_of(train=[*made("a", 1), trained], validation=[copied], validate=1).data)
+
+
+def test_a_test_question_must_not_choose_the_best_router(config_of):
+    copied = dataclasses.replace(made("b", 1)[0], id="other")
+    with pytest.raises(DataError, match="question other of data.test_files asks what b/0 of data.validation_files"):
+        file_questions(config_of(train=made("a", 3), validation=made("b", 2), test_split=[copied], test=1).data)
+
+
 def test_a_file_that_is_not_there_is_named_with_what_makes_it(config_of):
     config = config_of(train_files=("nowhere/math.jsonl",))
     with pytest.raises(ConfigError, match="rw data prepare --dataset NAME .* --output nowhere/math.jsonl"):
