@@ -36,6 +36,12 @@ def bbh(response: str, query: Query) -> Verdict:
     return Verdict(correct, detail, kind=VerdictKind.PASS if correct else VerdictKind.WRONG, scorer=VERSION)
 
 
+def _digits(integer: str) -> str:
+    """The integer as a text, since Python makes no int of a text of thousands of digits."""
+    digits = integer.replace(",", "").lstrip("+-").lstrip("0") or "0"
+    return f"-{digits}" if integer.startswith("-") and digits != "0" else digits
+
+
 def _matches(target: str, given: str, prompt: str) -> bool:
     given = " ".join(given.replace("−", "-").split()).strip("\"'“”")
     if given.casefold() == " ".join(target.split()).casefold():
@@ -45,7 +51,7 @@ def _matches(target: str, given: str, prompt: str) -> bool:
             return True
         return given.startswith(target) and given in (" ".join(line.split()) for line in prompt.split("\n"))
     if _INTEGER.fullmatch(target):
-        return bool(_INTEGER.fullmatch(given)) and int(given.replace(",", "")) == int(target.replace(",", ""))
+        return bool(_INTEGER.fullmatch(given)) and _digits(given) == _digits(target)
     if not re.search(r"\w", target):
         return "".join(given.split()) == "".join(target.split())
     if " " in target:

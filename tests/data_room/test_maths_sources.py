@@ -119,9 +119,17 @@ def test_aime_records_lose_their_zeros():
 
 def test_aime_ids_of_two_years_may_be_the_same_number():
     rows = [{"id": 1, "problem": f"Year {year}?", "answer": answer} for year, answer in ((2024, "007"), (2025, 12))]
-    loaded = load("aime", [*rows, {"id": 2, "problem": "?", "answer": "1000"}, {"problem": "x", "answer": "1/2"}])
+    loaded = load(
+        "aime",
+        [
+            *rows,
+            {"id": 2, "problem": "?", "answer": "1000"},
+            {"problem": "x", "answer": "1/2"},
+            {"problem": "y", "answer": "1" * 5000},
+        ],
+    )
     assert references(loaded) == ["7", "12"] and len({query.id for query in loaded.queries}) == 2
-    assert loaded.dropped == {"answer_not_of_aime": 2}
+    assert loaded.dropped == {"answer_not_of_aime": 3}
 
 
 def test_rows_of_another_set_are_refused_with_place_and_columns():

@@ -101,7 +101,7 @@ def read_aime(row: Mapping[str, Any], place: Place) -> Item:
     The ids of the collections are running numbers that overlap between years, so they are kept as metadata alone.
     """
     answer = str(field(row, "answer")).strip()
-    if not re.fullmatch(r"\d+(\.0+)?", answer) or int(answer.partition(".")[0]) > _AIME_MOST:
+    if not re.fullmatch(r"\d{1,9}(\.0+)?", answer) or int(answer.partition(".")[0]) > _AIME_MOST:
         raise Unusable("answer_not_of_aime")
     number = str(int(answer.partition(".")[0]))
     return Item("", text_of(row, "problem", "question"), MATHS, number, known(row, ["id", "year", "url"]))
