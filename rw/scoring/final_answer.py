@@ -24,6 +24,10 @@ _MARKER = re.compile(
     re.IGNORECASE,
 )
 _VERB = re.compile(r"(?:\b(?:is|are|be|equals?|equal to|get|gives?|obtain|yields?)\b:?|:)\s+", re.IGNORECASE)
+_LABEL = re.compile(r"[A-Z][a-z]{2,20}(?: [a-z]{2,15}){0,3}\s*[:=]\s+(?=\S)")  # "Total: 12"
+_NAMED = re.compile(r"([A-Za-z](?:_\{?\w\}?)?)\s*=\s*\Z")  # "x =" before a box
+_REASON = re.compile(r",?\s+(?:which|because|since)\b.*", re.DOTALL)  # behind an answer
+_RANGE = re.compile(r"(?<=[$)\]])\s*,?\s*(?:for\s+(?:all|any|every|each|some)|where)\b.*", re.DOTALL)
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 _FENCE = re.compile(r"^\s*(?:```\w*|---+|\*\*\*+)\s*$")
 
@@ -43,7 +47,7 @@ def final_answer(text: str) -> str:
         return _of_bare(last)
     for line in reversed(lines):
         if (marked := after_marker(plain(line))) is not None:
-            return _end_of(marked)
+            return _end_of(_REASON.sub("", marked) or marked)
     return _end_of(last)
 
 
@@ -92,6 +96,9 @@ def _boxed(text: str) -> str | None:
     row, start = [boxes[-1][2]], boxes[-1][0]
     for begin, end, content in reversed(boxes[:-1]):
         between = text[end:start]
+        names = _NAMED.search(text, 0, begin), _NAMED.search(between)
+        if all(names) and names[0][1] == names[1][1]:  # $x = \\boxed{1}$ or $x = \\boxed{2}$
+            between = between[: names[1].start()]
         if len(between) > 40 or not re.search(r",|\band\b|\bor\b", between) or not _JOINED.fullmatch(between):
             break
         row.insert(0, content)
@@ -153,6 +160,10 @@ def _end_of(line: str) -> str:
     """
     if re.match(r"(?:yes|no|true|false)\b[,.;:]", line, re.IGNORECASE):
         return undelimited(line)
+    if label := _LABEL.match(line):
+        line = line[label.end() :]
+    if range_ := _RANGE.search(line, 1):
+        line = line[: range_.start()] if _SEGMENT.search(line, 0, range_.start()) else line
     segments = list(_SEGMENT.finditer(line))
     tail = line[segments[-1].end() :] if segments else line
     verbs = [match.end() for match in _VERB.finditer(tail) if tail[match.end() :].strip()]

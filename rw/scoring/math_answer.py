@@ -135,6 +135,8 @@ def _unreadable(gold: str, given: str, rule: str) -> str | None:
 def _asked(gold: str, given: str, config: ScoringConfig) -> dict[str, bool | None]:
     """The opinions of the algebra and what bears on them, by name."""
     gold, given = math_text.latex(gold), math_text.latex(given)
+    if config.math_equality == "math_verify" and (r"\pm" in gold) != (r"\pm" in given):
+        gold, given = math_text.both_signs(gold), math_text.both_signs(given)  # the library sees no sign inside others
     request = {"rule": config.math_equality, "gold": gold, "answer": given}
     opinions = _ALGEBRA.ask(request, config.math_s) or {}
     if opinions.get("math_verify"):

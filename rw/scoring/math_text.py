@@ -26,6 +26,7 @@ _SHORT_FRACTION = re.compile(
 )
 _SHORT_ROOT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z](?![a-zA-Z]))")
 _PLAIN_ROOT = re.compile(r"(?<![\\a-zA-Z])sqrt\s*\(([^()]*)\)|√\s*(?:\(([^()]*)\)|(\d+|[a-zA-Z]))")
+_PLAIN_FUNCTION = re.compile(r"(?<![\\a-zA-Z])(sin|cos|tan|cot|sec|csc|ln|log|exp|arc(?:sin|cos|tan))(?=\s*\()")
 _PLAIN_NAME = re.compile(r"(?<![\\a-zA-Z])(pi|infinity|infty|theta|pm)(?![a-zA-Z])")
 _DEGREE = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree\b|(?<=\d)\s*degrees?$")
 _NAMES = {"pi": r"\pi ", "infinity": r"\infty ", "infty": r"\infty ", "theta": r"\theta ", "pm": r"\pm "}
@@ -42,7 +43,7 @@ def latex(text: str) -> str:
     text = " ".join(text.translate(_SIGN_TABLE).split())
     text = re.sub(r"(?<!\\)(?:\\[()\[\]]|\$)", " ", text)
     text = _PLAIN_ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2] or match[3]}}}", text)
-    text = _PLAIN_NAME.sub(lambda match: _NAMES[match[1]], text)
+    text = _PLAIN_FUNCTION.sub(r"\\\1", _PLAIN_NAME.sub(lambda match: _NAMES[match[1]], text))
     return text.replace("**", "^").strip()
 
 
@@ -292,6 +293,15 @@ def brackets_differ(gold: str, answer: str) -> bool:
         _enclosing(normalise(value_side(side, "")).replace("\\{", "{").replace("\\}", "}")) for side in (gold, answer)
     }
     return "{" in around and bool(around & {"(", "["})
+
+
+def both_signs(text: str) -> str:
+    r"""A value with one \pm in it as a list of its two values; anything else as it is."""
+    parts = text.split(r"\pm")
+    if len(parts) != 2 or _RELATION.search(text) or _SEPARATOR.search(text) or r"\mp" in text:
+        return text
+    plus = f"{parts[0]}+{parts[1]}" if re.search(r"[^\s{(]\s*$", parts[0]) else parts[0] + parts[1]
+    return f"{plus}, {parts[0]}-{parts[1]}"
 
 
 def places_differ(gold: str, answer: str) -> bool:

@@ -38,6 +38,8 @@ RIGHT = [
     (r"\[ \boxed{\frac{n+1}{4n-2}} \]", r"\frac{n+1}{2(2n-1)}"), ("#### 72", "72"),
     (r"\begin{pmatrix} 1/5 \\ -2/3 \end{pmatrix}", r"\begin{bmatrix} \frac15 \\ -\frac{2}{3} \end{bmatrix}"),
     (r"\log_2 3", r"\frac{\ln 3}{\ln 2}"), ("5", "x + 2\n= 5"), ("x=1, y=2", "1, 2"), ("x=1, x=2", "2, 1"),
+    (r"\frac{-1 \pm \sqrt{5}}{2}", r"\frac{-1-\sqrt5}{2}, \frac{-1+\sqrt5}{2}"), ("4, 6", r"5 \pm 1"),
+    (r"\ln 2", "ln(2)"),
     (r"\text{No}", "No. Suppose there were one; no such number is even."),
 ]  # fmt: skip
 
@@ -61,6 +63,7 @@ WRONG = [
     (r"\text{Yes}", "Yes or no"), (r"\text{No}", r"\boxed{\text{No}} or \boxed{\text{Yes}}"), ("No", "No/yes"),
     ("x=1, y=2", "2, 1"), ("x=1, y=2", "y=1, x=2"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
+    (r"\pm 5", "5"), (r"\frac{-1 \pm \sqrt{5}}{2}", r"\frac{-1+\sqrt5}{2}"), ("4", r"5 \pm 1"),
     (r"\begin{cases} n & x>0 \\ m & x<0 \end{cases}", r"\begin{cases} m & x>0 \\ n & x<0 \end{cases}"),
 ]  # fmt: skip
 
