@@ -203,9 +203,8 @@ def test_who_will_not_stop_is_stopped_by_cpu_time(program):
 @pytest.mark.parametrize(
     "program",
     [
-        "import time\ntime.sleep(600)",
-        "import signal\nsignal.pause()",
         "import os\nos.fork() and os.wait()\nimport time\ntime.sleep(600)",
+        pytest.param("import signal\nsignal.pause()", marks=pytest.mark.full),
     ],
 )
 def test_who_sleeps_is_stopped_by_the_wall_clock(program, monkeypatch):
