@@ -167,6 +167,9 @@ def _check(known: argparse.Namespace, output: pathlib.Path) -> None:
         raise DataError("--prompt-limit needs --tokenizer, by which the tokens are counted")
     if known.limit is not None and known.limit < 1:
         raise DataError(f"--limit {known.limit} must be at least 1")
+    for path in known.disjoint_from:
+        if output.resolve() == pathlib.Path(path).resolve():
+            raise DataError(f"--output {output} is among the files of --disjoint-from: it would lose what it holds")
     if output.is_dir() or (output.exists() and not prepared.is_prepared(output)):
         raise DataError(f"{output} is there and no file of prepared questions; name another --output")
 

@@ -162,6 +162,16 @@ def test_only_prepared_files_are_replaced(tmp_path, capsys):
         assert len(ids(output)) == limit
 
 
+def test_a_file_is_not_kept_apart_from_itself(tmp_path, capsys):
+    held_out = tmp_path / "math.test.jsonl"
+    make = ("--dataset", "math", "--input", RECORDS / "math.jsonl", "--limit", 3, "--output", held_out)
+    assert command(*make) == 0
+    before = held_out.read_bytes()
+    again = held_out.parent / ".." / tmp_path.name / held_out.name
+    assert "is among the files of --disjoint-from" in refused(capsys, *make, "--disjoint-from", again)
+    assert held_out.read_bytes() == before
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     output = tmp_path / "file" / "out.jsonl"
