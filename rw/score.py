@@ -224,6 +224,12 @@ def summary(judged: Sequence[Judged]) -> list[str]:
         f"{correct} of {len(known)} answers are right{share}",
         "verdicts: " + ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()),
     ]
+    by_scorer = collections.defaultdict(list)
+    for one in known:
+        by_scorer[one.scorer].append(one.correct)
+    if len(by_scorer) > 1:
+        shares = (f"{name} {sum(right)} of {len(right)}" for name, right in by_scorer.items())
+        lines.append(f"right, by scorer: {', '.join(shares)}")
     if faults := len(judged) - len(known):
         lines.append(f"{faults} answers could not be judged and count as nothing; the same command tries them again")
     return lines

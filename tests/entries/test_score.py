@@ -13,7 +13,7 @@ import pytest
 from rw import cli, score
 from rw.data.prepared import write_queries
 from rw.errors import FailureCause, InfrastructureFailure, SandboxError
-from rw.evaluation.judged import Response, Verdicts
+from rw.evaluation.judged import Judged, Response, Verdicts
 from rw.scoring.config import ScoringConfig
 from rw.scoring.sandbox import strongest_tier
 from rw.types import ProgramTests, Query
@@ -84,6 +84,15 @@ def test_each_answer_gets_a_line_and_the_summary_counts_them(place, judged, caps
         "verdicts: pass 2, wrong 2",
     ):
         assert said in printed
+
+
+def test_a_summary_over_several_scorers_tells_them_apart():
+    def one(scorer, correct):
+        return Judged("q", 0, "pass" if correct else "wrong", correct, "", scorer, "", "0" * 64, "")
+
+    mixed = [one("math/1", True), one("program/1", False), one("math/1", False)]
+    assert "right, by scorer: math/1 1 of 2, program/1 0 of 1" in score.summary(mixed)
+    assert len(score.summary(mixed[:1])) == 2
 
 
 def test_what_was_judged_is_kept_and_what_changed_is_judged_again(place, judged, capsys):
