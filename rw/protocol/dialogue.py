@@ -81,7 +81,10 @@ class RouterProtocol:
         tokens = self.prompt_tokens(query)
         if len(tokens) > self.config.prompt_limit:
             limit = self.config.prompt_limit
-            raise DataError(f"query {query.id!r}: its prompt takes {len(tokens)} tokens, over prompt_limit {limit}")
+            raise DataError(
+                f"query {query.id!r}: its prompt takes {len(tokens)} tokens, over prompt_limit {limit}; raise "
+                "protocol.prompt_limit, or leave longer ones out (rw data prepare --tokenizer, --prompt-limit)"
+            )
         return tokens
 
 

@@ -104,8 +104,8 @@ def test_prompt_over_the_limit_ends_the_run_before_anything_is_spent(capsys, tmp
     command = ["train", "--config", TINY, "--workdir", str(workdir), "--config.protocol.prompt_limit=34"]
     assert cli.main(command) == 2
     said = capsys.readouterr()
-    reason = "query 'sim-train-000003': its prompt takes 35 tokens, over prompt_limit 34"
-    assert (said.out, said.err) == ("", f"rw train: error: {reason}\n")
+    reason = "query 'sim-train-000003': its prompt takes 35 tokens, over prompt_limit 34; raise protocol.prompt_limit, "
+    assert said.out == "" and said.err.startswith(f"rw train: error: {reason}") and said.err.count("\n") == 1
     assert (workdir / "ledger.jsonl").read_text() == "" and not (workdir / "warmstart").exists()
 
 

@@ -44,7 +44,10 @@ def read_own(row: Mapping[str, Any], place: Place) -> Item:
     try:
         reference = _reference(scorer, row)
     except Unusable as error:
-        raise DataError(f"answer of {row['id']!r}: {error.reason.replace('_', ' ')}") from error
+        raise DataError(
+            f"answer of {row['id']!r}: {error.reason.replace('_', ' ')}; for a code set it is a list of asserts, or "
+            "an object of inputs and outputs, equally many, with fn_name where a function is called"
+        ) from error
     if scorer in choices.SOURCES:
         metadata = {**metadata, "letters": _letters(row)}
     return Item(str(row["id"]), row["prompt"], "", reference, metadata, scorer, row["domain"])
