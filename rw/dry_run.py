@@ -22,11 +22,12 @@ from rw.learner.placement import Placement
 from rw.memory import abstract_mesh, device_memory, memory_table
 from rw.model.qwen3 import shapes_of
 from rw.parts import check_vocabulary, load_codec
+from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
 from rw.questions import held_out_queries, query_batches
 from rw.run_config import RunConfig
 from rw.sharding import check_tensor
-from rw.types import Mode, Query, Role
+from rw.types import Mode, Query, Role, WorkerCard
 from rw.workdir import LEDGER, own_files
 from rw.worker_pool import worker_endpoints
 from rw.workers.ledger import read_ledger
@@ -125,13 +126,21 @@ def run_phases(config: RunConfig) -> list[Phase]:
 
 
 def count_tokens(config: RunConfig) -> tuple[Lengths, str]:
-    """Lengths of the first batches of questions and of those held out, and a Worker's message with the longest."""
+    """Lengths of the first batches of questions and of those held out, and a Worker's message with the longest.
+
+    Raises:
+        DataError: the prompt of one of them is over the limit, so that the run would not begin.
+    """
     codec, prompts = load_codec(config.tokenizer.path), Prompts.load(config.protocol.templates)
     check_vocabulary(config, codec)
     batches, size = query_batches(config), config.queries_per_batch
     queries: list[Query] = [query for b in range(min(BATCHES, config.steps)) for query in batches(b, size)]
     for held_out in held_out_queries(config):
         queries += held_out
+    card = WorkerCard("worker_1", "Any.")  # the first prompt names no Worker
+    protocol = RouterProtocol(codec, prompts, (card,), config.protocol)
+    for query in queries:
+        protocol.check_fits(query)
     lengths = [len(codec.encode_text(query.prompt)) for query in queries]
     roles: Mapping[Mode, Iterable[Role | None]] = {Mode.SINGLE: [None], Mode.MULTI: [None], Mode.AGENTIC: Role}
     frame = {

@@ -100,6 +100,13 @@ def test_a_dry_run_refuses_a_mesh_that_a_run_would_refuse(tmp_path, capsys, over
     assert says in capsys.readouterr().err
 
 
+def test_a_dry_run_refuses_prompts_that_a_run_would_refuse(tmp_path, capsys):
+    workdir = tmp_path / "w"
+    given = ["train", "--config", TINY, "--workdir", str(workdir), "--dry-run", "--config.protocol.prompt_limit=34"]
+    assert cli.main(given) == 2
+    assert "over prompt_limit 34" in capsys.readouterr().err and not workdir.exists()
+
+
 def test_a_dry_run_prints_calls_and_usd_and_touches_nothing(tmp_path, capsys):
     workdir = tmp_path / "run"
     assert dry_run(workdir) == 0
