@@ -162,7 +162,8 @@ def majority_words(summary: Mapping[str, Any]) -> str:
     """Whether the trained router treats types of question differently."""
     chosen = {mode for mode in (summary["majority_mode"] or {}).values() if mode is not None}
     if not chosen:
-        return "The trained router was not evaluated."
+        was_tested = bool(summary["majority_mode"])
+        return f"The trained router {'declared no mode' if was_tested else 'was not evaluated'}."
     if len(summary["majority_mode"]) == 1:
         return f"There is one type of question; most of it is answered in mode {min(chosen)}."
     if len(chosen) == 1:

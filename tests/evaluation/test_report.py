@@ -193,3 +193,8 @@ def test_drawing_is_loaded_only_when_something_is_drawn():
     code = "import sys, rw.evaluation.report, rw.evaluation.comparison; print({'matplotlib', 'jax'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_router_that_declared_no_mode_was_evaluated():
+    assert report.majority_words({"majority_mode": {"math": None}}) == "The trained router declared no mode."
+    assert report.majority_words({"majority_mode": None}) == "The trained router was not evaluated."
