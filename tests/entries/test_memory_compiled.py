@@ -16,6 +16,7 @@ from rw.learner.step import LOSS_TERMS, Learner, LearnerConfig
 from rw.memory import device_memory
 from rw.model.qwen3 import shapes_of
 from rw.parts import open_mesh
+from rw.processes import Processes
 from rw.run_config import MeshConfig
 from rw.sharding import batch_sharding, param_shardings
 from rw.types import TokenCounts
@@ -26,7 +27,7 @@ SHAPE = {"d_model": 256, "n_layers": 8, "n_heads": 8, "n_kv_heads": 8, "head_dim
 
 def compiled_bytes(config):
     """Of each device, besides parameters and the sum so far."""
-    mesh, shapes = open_mesh(config), shapes_of(config.model)
+    mesh, shapes = open_mesh(config, Processes()), shapes_of(config.model)
     shardings = param_shardings(mesh, shapes)
     params = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=shardings[name]) for name, x in shapes.items()}
     micro = empty_micro_batch(config.batch.length_buckets[-1], 128, config.batch)
