@@ -11,14 +11,14 @@ Questions: the paper's seven sets to train on, mixed by its quotas, and its nine
 each are 3,200, of which 90 batches of 32 see nine tenths; which ones the paper took of its sets is not known. They are
 prepared once, what is held out first (`hub` downloads with rw[data]; a path of files that you have does as well):
 
-    prepare() { rw data prepare --input hub --dataset $1 --split $2 --limit $3 ${@:4} \\
+    prepare() { rw data prepare --input hub --dataset $1 --split $2 --limit $3 ${@:4} --tokenizer qwen3 \\
       --output data/prepared/$1.$2.jsonl; }
     prepare math test 120 --levels 2-5
     for set in omni_math apps live_code_bench super_gpqa sat_bench trivia_qa simple_qa_verified; do
       prepare $set test 120; done
     prepare taco test 100
     for set in math:350 omni_math:350 apps:400 live_code_bench:300 super_gpqa:600 sat_bench:700 trivia_qa:500; do
-      prepare ${set%:*} train ${set#*:} --tokenizer qwen3 --disjoint-from data/prepared/*.test.jsonl; done
+      prepare ${set%:*} train ${set#*:} --disjoint-from data/prepared/*.test.jsonl; done
 
 The answers to Code are programs, which run in a sandbox on every host: `rw doctor` says whether one works. What
 Appendix C names is the default of rw/run_config.py and not repeated: below are questions, Workers, weights, and what

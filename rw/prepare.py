@@ -63,7 +63,10 @@ def prepare(known: argparse.Namespace) -> int:
     progress.say(f"{known.dataset}: reading {known.input}{' ' + known.split if known.split else ''}")
     with progress.counted(f"{known.dataset}: rows") as on_row:
         loaded = load(known.dataset, known.input, known.split, _options(known), on_row)
-    read = loaded.rows
+    read, names = loaded.rows, [str(file["name"]) for file in loaded.files]
+    if len(names) > 1:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        progress.say(f"{known.dataset}: read {', '.join(names[:5])}{more}")
     if others and loaded.queries:
         held_out = [query for _, other in others for query in other.queries]
         progress.say(f"{known.dataset}: comparing {len(loaded.queries)} questions with {len(held_out)} others")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from rw.evaluation.outcomes import FOLDER, ArmResult
 from rw.rollout.stream import Progress
 from rw.workers.spending import Spent
 
+LINE_EVERY_S = 30.0  # where there is no terminal to draw a bar on
 # In a notebook: plain lines and no bar, which would be kept in the file once for every time it is drawn.
 _BAR = False if Console().is_jupyter else None
 _CONSOLE = Console(stderr=False, highlight=False, soft_wrap=True, force_jupyter=False, force_terminal=_BAR)
@@ -34,16 +36,24 @@ def be_quiet() -> None:
 
 @contextlib.contextmanager
 def rollouts(label: str) -> Iterator[Callable[[Progress], None]]:
-    """A callback for the progress of rollouts ("step 3"): a bar on a terminal, nothing elsewhere."""
+    """A callback for the progress of rollouts ("step 3"), shown as `counted` does."""
     with counted(f"{label} rollouts") as on_count:
         yield lambda progress: on_count(progress.rollouts, progress.total)
 
 
 @contextlib.contextmanager
 def counted(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """A callback for (done, total where it is not the one given): a bar on a terminal, nothing elsewhere."""
+    """A callback for (done, total where it is not the one given): a bar on a terminal, else a line at times."""
     if not _CONSOLE.is_terminal:
-        yield lambda done, total=total: None
+        said_at = time.monotonic()
+
+        def on_count(done: int, total: int | None = total) -> None:
+            nonlocal said_at
+            if time.monotonic() - said_at >= LINE_EVERY_S and done != total:
+                say(f"{label}: {done}{'' if total is None else f' of {total}'}")
+                said_at = time.monotonic()
+
+        yield on_count
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=_CONSOLE, transient=True) as bar:

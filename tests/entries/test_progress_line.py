@@ -1,5 +1,8 @@
 """The lines that a step and an arm of the final evaluation print."""
 
+import types
+
+from rw import progress
 from rw.evaluation.outcomes import ArmResult, Outcome
 from rw.progress import arm_line, spent_line, step_line
 from rw.workers.spending import Spent
@@ -47,6 +50,16 @@ def test_a_run_ends_with_what_it_spent():
     spent = Spent(total_usd=0.5, replayed_usd=2.0)
     said = "spent 0.5 nominal USD in all; answers worth 2 USD were not paid again"
     assert spent_line(spent, is_nominal=True) == said
+
+
+def test_long_work_says_now_and_then_how_far_it_is_where_there_is_no_terminal(monkeypatch):
+    said, clock = [], iter((0.0, 29.0, 31.0, 31.0, 40.0, 70.0, 71.0, 200.0))
+    monkeypatch.setattr(progress, "say", said.append)
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    with progress.counted("answers", 5) as on_count:
+        for done in range(1, 6):
+            on_count(done)
+    assert said == ["answers: 2 of 5", "answers: 4 of 5"]
 
 
 def test_uneven_exclusions_are_told_by_mode():
