@@ -168,6 +168,7 @@ class WorkerCall:
     finish_reason: str | None = None
     queue_wait_s: float = 0.0
     retry_cost_usd: float = 0.0  # of failed attempts that reported usage: paid, and no part of cost_usd
+    turn: int | None = None  # the router turn that made it; calls of one turn run in parallel
 
 
 class VerdictKind(enum.StrEnum):

@@ -14,10 +14,13 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rw.errors import DataError
-from rw.types import Group, ScoredTrajectory, Status
+from rw.types import POLICY_SEGMENTS, Group, ScoredTrajectory, Status, WorkerCall
 
 FOLDER = "evaluation"
+TRAJECTORIES = "trajectories"  # folder in it: what was said, one file an arm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +36,22 @@ class Outcome:
     correct: bool
     cost_usd: float | None  # C(τ) at the frozen prices; None where a call's usage is missing
     workers: tuple[str, ...]  # of its calls, in order
+    # What follows is None, or empty, where it is not known: in files of older runs, and of arms without a rollout.
+    dataset: str = ""
+    domain: str = ""
+    score: float | None = None  # in [0, 1], where the records of a pool grade answers; else `correct` says it
+    answer: str | None = None
+    verdict: str = ""  # a value of types.VerdictKind
+    worker_input_tokens: int | None = None  # of all its calls
+    worker_output_tokens: int | None = None
+    router_input_tokens: int | None = None  # of the context, each counted once: prompt, observations, rules
+    router_output_tokens: int | None = None  # sampled
+    latency_s: float | None = None  # of its Workers: the slowest call of each turn, turn after turn
+
+    @property
+    def value(self) -> float:
+        """What the question counts in an accuracy, in [0, 1]."""
+        return float(self.correct) if self.score is None else self.score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +70,7 @@ class ArmResult:
 def outcome(group: Group, scored: ScoredTrajectory) -> Outcome:
     """The outcome of one rollout of a group."""
     trajectory, query = scored.trajectory, group.query
+    sampled = int(np.isin(trajectory.segments, POLICY_SEGMENTS).sum())
     return Outcome(
         query_id=query.id,
         kind=str(query.metadata["type"]) if query.dataset == "simulated" else query.domain,
@@ -61,7 +81,30 @@ def outcome(group: Group, scored: ScoredTrajectory) -> Outcome:
         correct=trajectory.status is Status.ANSWERED and scored.correct,
         cost_usd=trajectory.cost_usd,
         workers=tuple(call.worker_id for call in trajectory.calls),
+        dataset=query.dataset,
+        domain=query.domain,
+        answer=trajectory.answer,
+        verdict="" if scored.verdict is None else scored.verdict.kind,
+        worker_input_tokens=_total(call.input_tokens for call in trajectory.calls),
+        worker_output_tokens=_total(call.output_tokens for call in trajectory.calls),
+        router_input_tokens=int(len(trajectory.tokens) - sampled),
+        router_output_tokens=sampled,
+        latency_s=worker_latency_s(trajectory.calls),
     )
+
+
+def worker_latency_s(calls: Iterable[WorkerCall]) -> float:
+    """Seconds that a rollout waited for its Workers, as far as these took them: the calls of a turn run in parallel, so
+    each turn counts its slowest one. Queueing on our side is not in it."""
+    slowest: dict[int | None, float] = {}
+    for call in calls:
+        slowest[call.turn] = max(slowest.get(call.turn, 0.0), call.latency_s)
+    return sum(slowest.values())
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    counts = list(counts)
+    return None if None in counts else sum(counts)
 
 
 def outcomes(groups: Iterable[Group]) -> tuple[Outcome, ...]:
@@ -72,6 +115,11 @@ def outcomes(groups: Iterable[Group]) -> tuple[Outcome, ...]:
 def arm_path(workdir: str | os.PathLike[str], arm: str) -> pathlib.Path:
     """Where an arm of a run is kept."""
     return pathlib.Path(workdir) / FOLDER / f"{arm}.jsonl"
+
+
+def trajectories_path(workdir: str | os.PathLike[str], arm: str) -> pathlib.Path:
+    """Where the trajectories of an arm are kept, one line a question, as rollout/record.py describes them."""
+    return pathlib.Path(workdir) / FOLDER / TRAJECTORIES / f"{arm}.jsonl"
 
 
 def write_arm(workdir: str | os.PathLike[str], result: ArmResult) -> pathlib.Path:

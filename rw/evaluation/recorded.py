@@ -89,6 +89,9 @@ class Records:
             correct=self.is_right(query, model),
             cost_usd=self.cost_usd(query, model),
             workers=(model.id,),
+            dataset=query.dataset,
+            domain=query.domain,
+            answer=copied_answer(self._said(query, model).text),
         )
 
     def _said(self, query: Query, model: RecordedModel) -> RecordedAnswer:

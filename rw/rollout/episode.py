@@ -122,7 +122,7 @@ class Episode:
         finally:
             await cancel_all(tasks)
             calls = [_outcome(task, request) for task, request in zip(tasks, requests, strict=True)]
-            self.calls.extend(calls)
+            self.calls.extend(dataclasses.replace(call, turn=turn) for call in calls)
         lost = [call for call in calls if call.status is not CallStatus.OK]
         if lost:
             cause = next((call.failure for call in lost if call.failure is not None), FailureCause.INTERNAL)

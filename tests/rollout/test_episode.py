@@ -129,6 +129,7 @@ async def test_multi_of_four_calls(play, codec, world):
     ]
     assert [request.id for request in workers.requests] == [CallId(7, 5, 2, turn, 0) for turn in (1, 2, 3, 4)]
     assert [call.node_id for call in trajectory.calls] == ["n1", "n2", "n3", "n4"]
+    assert [call.turn for call in trajectory.calls] == [1, 2, 3, 4]
     assert "x=4, which is whole" in workers.requests[1].content
     assert "x=4, which is whole" not in workers.requests[2].content
     assert "TEST THAT ROOT." in workers.requests[2].content

@@ -155,6 +155,7 @@ def test_record_of_a_single_rollout_reads_as_it_happened(codec):
                 "finish_reason": "stop",
                 "queue_wait_s": 0.25,
                 "retry_cost_usd": 0.0,
+                "turn": None,
             }
         ],
         "policy_version": 4,
