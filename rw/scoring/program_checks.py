@@ -35,8 +35,8 @@ def check_ending(check: ProgramRun, program: ProgramRun, source: str, function: 
         asked, payload = message
         if asked.get("done") == nonce:
             program.send({"do": "end"})
-            ends = check.next_message(), program.next_message()
-            return next((end for end in ends if not isinstance(end, Ending) or end.kind is not None), ends[0])
+            ends = check.next_message(), _end_of(program)
+            return next((end for end in ends if end.kind is not None), ends[0])
         program.send({"do": asked.get("ask"), "of": asked.get("of")}, payload)
         if isinstance(answer := program.next_message(), Ending):
             return _unfinished(answer)
@@ -50,23 +50,34 @@ def check_ending(check: ProgramRun, program: ProgramRun, source: str, function: 
     return message
 
 
+def _end_of(program: ProgramRun) -> Ending:
+    """How a program ended that was told to; one that still talks then is wrong."""
+    said = program.next_message()
+    return said if isinstance(said, Ending) else Ending(VerdictKind.CRASH, "it wrote where it must not")
+
+
 def _unfinished(ending: Ending) -> Ending:
     return ending if ending.kind is not None else Ending(VerdictKind.CRASH, "it ended before it returned")
 
 
 def asked_names(source: str, setup: str, function: str) -> list[str]:
-    """The names of a check that the program must have defined: those that it calls and nobody else defines.
+    """The names of a check that the program must have defined: those that it calls, or hands on as in `map(f, [1])`,
+    and nobody else defines.
 
     A name that Python itself has is the program's only where there is no other, so that a program cannot replace the
     `abs` or `set` of a check. Raises DataError where the check or its setup is no Python.
     """
     try:
         tree, known = ast.parse(source), _defined(ast.parse(setup)) | {function}
-    except (SyntaxError, ValueError) as error:
-        raise DataError(f"a check of a question's tests is no Python: {error}; leave the question out") from None
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        why = str(error) or type(error).__name__
+        raise DataError(f"a check of a question's tests is no Python: {why}; leave the question out") from None
+    nodes = list(ast.walk(tree))
+    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     called -= _defined(tree) | known
-    own = {name for name in called if not hasattr(builtins, name)}
+    owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}  # such as a module not imported
+    read = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in owners}
+    own = {name for name in read - _defined(tree) - known if not hasattr(builtins, name)}
     return sorted(own | {function} if function else own or called)
 
 

@@ -44,6 +44,8 @@ import string, re, datetime, collections, heapq, bisect, copy, math, random, sta
 import operator, io, sys, json, typing
 """
 _RECURSION_LIMIT = 50_000
+# A check could not raise the first of one text alone; at the others its loops would end as if all were well.
+_NOT_PASSED_ON = (UnicodeError, StopIteration, StopAsyncIteration)
 
 
 def _names_of_judges() -> dict[str, Any]:
@@ -234,7 +236,7 @@ class _Reference:
             refer = functools.partial(_Reference, channel=self._channel)
             return text_value(payload, lambda encoded: decoded_value(encoded, refer))
         kind = getattr(builtins, answer["raised"], None)
-        known = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, UnicodeError)
+        known = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NOT_PASSED_ON)
         raise (kind if known else RuntimeError)(answer["text"])
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:

@@ -23,8 +23,8 @@ _X32 = 0x40000000  # system calls of the x32 ABI, which would go round the numbe
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEW* of clone(2)
 _DENIED = {  # name: (x86_64, aarch64)
     # the network, also where it knows no namespaces; memory that no limit counts
-    "socket": (41, 198), "memfd_create": (319, 279), "memfd_secret": (447, 447),
-    "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
+    "socket": (41, 198), "setsockopt": (54, 208), "vmsplice": (278, 75), "memfd_create": (319, 279),
+    "memfd_secret": (447, 447), "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
     # other processes
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
     "pidfd_getfd": (438, 438), "process_madvise": (440, 440),

@@ -43,7 +43,7 @@ def unframed(text: bytes) -> tuple[dict[str, Any], bytes]:
     if len(text) < LENGTHS.size:
         return {}, b""
     head_end = LENGTHS.size + LENGTHS.unpack_from(text)[0]
-    if head_end + LENGTHS.unpack_from(text)[1] != len(text):
+    if head_end > LENGTHS.size + HEADER_BYTES or head_end + LENGTHS.unpack_from(text)[1] != len(text):
         return {}, b""
     try:
         header = json.loads(text[LENGTHS.size : head_end])

@@ -141,6 +141,38 @@ def test_messages_that_a_program_forges_gain_it_nothing(status):
     assert judged(program.replace("pair(x)", "add(a, b)"), ADD).kind in (VerdictKind.CRASH, VerdictKind.WRONG)
 
 
+FRAME = (
+    "import atexit, os, struct\ndef say(head):\n for n in range(3, 128):\n"
+    "  try: os.write(n, struct.pack('>II', len(head), 0) + head)\n  except OSError: pass\n"
+)
+
+
+def test_a_message_after_the_last_answer_is_a_crash_and_no_fault_of_the_judge():
+    program = FRAME + "atexit.register(say, b'{\"value\": true}')\ndef pair(x): return (1, {2: {3}})"
+    result = judged(program, ProgramTests("asserts", ASSERTS.inputs[:1]))
+    assert (result.kind, "where it must not" in result.detail) == (VerdictKind.CRASH, True), result
+
+
+def test_a_report_with_a_header_of_many_bytes_is_not_parsed():
+    program = FRAME + "say(b'{\"error\": [' + b'{\"\":0},' * 1_000_000 + b'0]}')\nos._exit(1)"
+    result = judged(program, ProgramTests("stdin", ("",), ("",)))
+    assert (result.kind, result.detail) == (VerdictKind.CRASH, "test 1 of 1: exit status 1")
+
+
+def test_a_program_does_not_end_a_loop_of_its_check():
+    tests = ProgramTests("asserts", ("assert all(map(lambda x: f(x) == x, [1, 2]))",))
+    assert judged("def f(x): return x", tests).kind is VerdictKind.PASS
+    for error in ("StopIteration", "StopAsyncIteration"):
+        assert judged(f"def f(x): raise {error}", tests).kind is VerdictKind.CRASH
+
+
+def test_a_check_may_hand_on_what_the_program_defines():
+    tests = ProgramTests("asserts", ("assert list(map(f, [1, 2])) == [2, 3]", "assert max([1, LIMIT, 2], key=f) == 9"))
+    assert judged("LIMIT = 9\ndef f(x): return x + 1", tests).kind is VerdictKind.WRONG  # LIMIT itself is compared
+    tests = ProgramTests("asserts", ("assert list(map(f, [1, 2])) == [2, 3]", "assert f(LIMIT) == 10"))
+    assert judged("LIMIT = 9\ndef f(x): return x + 1", tests).kind is VerdictKind.PASS
+
+
 def test_a_check_may_use_objects_of_the_program_but_not_compare_them():
     program = (
         "class Pair:\n def __init__(self, a, b): self.a, self.b = a, b\n"
@@ -211,6 +243,9 @@ def test_tests_that_cannot_be_run_are_refused():
         judged("", ProgramTests("stdin", (), ()))
     with pytest.raises(DataError, match="no Python"):
         judged("", ProgramTests("asserts", ("assert (",)))
+    for deep in ("assert " + "-" * 100_000 + "f(1)", "assert f(1)" + " + 0" * 50_000):
+        with pytest.raises(DataError, match="no Python"):
+            judged("", ProgramTests("asserts", (deep,)))
     with pytest.raises(DataError, match="1 inputs have 2 outputs"):
         judged("", ProgramTests("stdin", ("",), ("", "")))
 

@@ -117,6 +117,24 @@ def test_the_number_of_files_is_bounded():
     assert outcome(program, config=ScoringConfig(test_s=6)).kind is VerdictKind.OUTPUT
 
 
+def test_memory_of_the_kernel_is_bounded():
+    sockets = (
+        "import os, socket, time\npairs = []\nfor _ in range(4): os.fork()\ntry:\n for _ in range(50):\n"
+        "  pairs.append(socket.socketpair())\n  pairs[-1][0].setblocking(False)\n  try:\n"
+        "   while True: pairs[-1][0].send(bytes(1 << 16))\n  except BlockingIOError: pass\n"
+        "except OSError: pass\ntime.sleep(2)\nprint('fine')"
+    )
+    assert outcome(sockets).kind is VerdictKind.MEMORY
+    loop = "import asyncio\nasync def f(): print('fine')\nasyncio.run(f())"
+    assert outcome(loop).kind is VerdictKind.PASS  # which needs a pair
+    refused = (
+        "import ctypes, os, socket\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "try: socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)\n"
+        "except PermissionError: print(libc.vmsplice(os.pipe()[1], None, 0, 0), ctypes.get_errno())"
+    )
+    assert outcome(refused, expected="-1 1").kind is VerdictKind.PASS, outcome(refused, expected="-1 1")
+
+
 SEARCH = """
 import gc, os, sys
 mark, found = "MA" + "RK", set()
