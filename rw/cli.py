@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from rw.config_path import config_name
 from rw.errors import ConfigError, RwError
 
 COMMANDS = {
@@ -83,11 +84,11 @@ def run_entry(name: str, argv: Sequence[str], body: Body, dry_run: Body | None =
 
 
 def parse_arguments(name: str, argv: Sequence[str]) -> Arguments:
-    """The arguments of a command; workdir defaults to runs/<name of the config file>."""
+    """The arguments of a command; workdir defaults to runs/<name of the config file>, with _<NAME> of FILE:NAME."""
     parser = argparse.ArgumentParser(
         prog=f"rw {name}", description=COMMANDS[name], allow_abbrev=False, epilog=OVERRIDES
     )
-    parser.add_argument("--config", required=True, help="Python file with get_config(), e.g. configs/quickstart.py")
+    parser.add_argument("--config", required=True, help="FILE or FILE:NAME, a Python file with get_config()")
     parser.add_argument("--workdir", default="", help="directory of the run (default: runs/<config name>)")
     if name in ("train", "warmstart"):
         parser.add_argument(DRY_RUN, action="store_true", help="estimate calls and USD; call nobody, change nothing")
@@ -109,7 +110,7 @@ def parse_arguments(name: str, argv: Sequence[str]) -> Arguments:
                 raise ConfigError(f"--config.{key} needs a value: --config.{key}=VALUE")
             text = rest.pop(0)
         overrides.append((key, text))
-    workdir = known.workdir or str(pathlib.Path("runs") / pathlib.Path(known.config).stem)
+    workdir = known.workdir or str(pathlib.Path("runs") / config_name(known.config))
     return Arguments(known.config, overrides, workdir, known)
 
 

@@ -1,20 +1,26 @@
 """Configuration at the edge: a Python file with `get_config()`, `--config.a.b=value` on top, frozen dataclasses inside.
 
 A config file starts from `default_config()`, every key of run_config.RunConfig with its default, and sets what differs.
-An unknown key, wherever it is written, is refused with the nearest known one. Nothing else in rw knows ml_collections.
+An unknown key, wherever it is written, is refused with the nearest known one. `FILE:NAME` is a file of several configs:
+`get_config(NAME)` gives the one of that name, and what the file lists as `VARIANTS` are the names that there are.
+Nothing else in rw knows ml_collections.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import importlib.util
+import inspect
 import pathlib
 from collections.abc import Iterable, Mapping
+from types import ModuleType
 from typing import Any
 
 import ml_collections
 
+from rw.config_path import split_name
 from rw.errors import ConfigError
 from rw.run_config import RunConfig
 from rw.typed_values import build, one_line, unknown_key
@@ -27,17 +33,18 @@ def default_config() -> ml_collections.ConfigDict:
 
 
 def load_config(path: str, overrides: Iterable[tuple[str, str]] = ()) -> RunConfig:
-    """Reads `get_config()` of a Python file, applies `(dotted key, text)` overrides, checks and freezes."""
-    file = pathlib.Path(path)
-    if not file.is_file():
-        raise ConfigError(f"no config file at {path!r}; the ones that ship with rw are in configs/")
-    spec = importlib.util.spec_from_file_location(f"rw_config_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"config file {path!r} is not a Python file: it must end with .py")
-    module = importlib.util.module_from_spec(spec)
+    """Reads `get_config()` of a Python file, applies `(dotted key, text)` overrides, checks and freezes.
+
+    Args:
+        path: the file, or `file:name`, which gives `get_config` that name.
+    """
+    path, name = split_name(path)
+    module = load_python(path, "config file", "the ones that ship with rw are in configs/")
+    _check_name(module, path, name)
     try:
-        spec.loader.exec_module(module)
-        config = module.get_config()
+        config = module.get_config(name) if name else module.get_config()
+    except ConfigError as error:
+        raise ConfigError(f"config file {path}: {error}") from error
     except Exception as error:  # a user's code: whatever it raises, the file and the reason are what helps
         raise ConfigError(f"config file {path}: {type(error).__name__}: {one_line(error)}") from error
     if not isinstance(config, ml_collections.ConfigDict):
@@ -48,6 +55,39 @@ def load_config(path: str, overrides: Iterable[tuple[str, str]] = ()) -> RunConf
     for key, text in overrides:
         _override(config, key, text)
     return freeze(config)
+
+
+def load_python(path: str, what: str, where: str) -> ModuleType:
+    """Runs a user's Python file; ConfigError says `what` it should have been and `where` examples of it are."""
+    file = pathlib.Path(path)
+    if not file.is_file():
+        raise ConfigError(f"no {what} at {path!r}; {where}")
+    spec = importlib.util.spec_from_file_location(f"rw_{what.replace(' ', '_')}_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{what} {path!r} is not a Python file: it must end with .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a user's code: whatever it raises, the file and the reason are what helps
+        raise ConfigError(f"{what} {path}: {type(error).__name__}: {one_line(error)}") from error
+    return module
+
+
+def _check_name(module: ModuleType, path: str, name: str) -> None:
+    """Raises ConfigError where the file has no such config, or several and none is named."""
+    if not callable(getattr(module, "get_config", None)):
+        raise ConfigError(f"config file {path} has no function get_config()")
+    known = list(getattr(module, "VARIANTS", ()))
+    parameters = inspect.signature(module.get_config).parameters.values()
+    if not name and any(parameter.default is parameter.empty for parameter in parameters):
+        example = f"{path}:{known[0]}; it has {', '.join(known)}" if known else f"{path}:NAME"
+        raise ConfigError(f"config file {path} holds several configs: name one, as in {example}")
+    if name and not parameters:
+        raise ConfigError(f"config file {path} holds one config, so {path}:{name} is not in it; leave :{name} out")
+    if name and known and name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ConfigError(f"config file {path} has no config {name!r}{hint}; it has {', '.join(known)}")
 
 
 def freeze(config: Mapping[str, Any]) -> RunConfig:

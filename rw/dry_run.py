@@ -109,19 +109,25 @@ def warm_start_phase(config: RunConfig) -> Phase:
 def run_phases(config: RunConfig) -> list[Phase]:
     """Training, validations and the final evaluation."""
     schedule, evaluation = config.schedule, config.evaluation
-    bounds = (schedule.cold_batches, schedule.autonomous_from) if schedule.progressive else (0, 0)
-    assigned = sum(forced_ratio(b, *bounds) for b in range(config.steps)) / config.steps
+    assigned = sum(forced_ratio(b, *schedule.bounds) for b in range(config.steps)) / config.steps
     rollouts = config.steps * config.queries_per_batch * config.rollouts_per_query
     validation, test = (len(queries) for queries in held_out_queries(config))
     validated = {*range(0, config.steps, evaluation.every), config.steps} if evaluation.every else ()
-    arms = evaluation.arms
+    arms, only = evaluation.arms, schedule.mode
     routers = sum(arm in arms for arm in ("trained", "warm_start"))
-    if config.workers.kind == "simulated":  # elsewhere these arms are known without a call
-        routers += len(scripted_routers(arms))
+    scripted = len(scripted_routers(arms)) if config.workers.kind == "simulated" else 0  # elsewhere without a call
+    each_mode = test * len(Mode) if "forced" in arms else 0
+    if only is not None:
+        return [
+            Phase("training", rollouts, 0, mode=only),
+            Phase("validation", len(validated) * validation, 0, mode=only),
+            Phase("final evaluation", test * routers, test * scripted, mode=only),
+            Phase("final, modes forced", each_mode, 0),
+        ]
     return [
         Phase("training", rollouts * assigned, rollouts * (1 - assigned)),
         Phase("validation", 0, len(validated) * validation),
-        Phase("final evaluation", test * len(Mode) if "forced" in arms else 0, test * routers),
+        Phase("final evaluation", each_mode, test * (routers + scripted)),
     ]
 
 

@@ -77,6 +77,7 @@ class Phase:
     forced: float
     free: float
     is_free_of_charge: bool = False
+    mode: Mode | None = None  # the one that all those with an assigned mode have, instead of equal parts
 
     @property
     def rollouts(self) -> float:
@@ -157,8 +158,10 @@ def _call_usd(mode: Mode, calls: Range, worker: WorkerTerms, lengths: Lengths, s
 
 
 def _of_phase(phase: Phase, by_mode: Mapping[Mode, Range]) -> Range:
-    """Assigned modes come in equal parts whatever the router does."""
+    """Assigned modes come in equal parts, or there is but one of them, whatever the router does."""
     ranges = list(by_mode.values())
+    if phase.mode is not None:
+        return by_mode[phase.mode] * phase.forced + _over(ranges) * phase.free
     count = len(ranges)
     equal = Range(*(sum(getattr(one, name) for one in ranges) / count for name in ("low", "typical", "worst")))
     return equal * phase.forced + _over(ranges) * phase.free

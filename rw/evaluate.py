@@ -54,7 +54,9 @@ class GreedyRouter:
     async def answer(
         self, weights: PublishedWeights, queries: Sequence[Query], label: str, step: int = 0, mode: Mode | None = None
     ) -> tuple[Outcome, ...]:
-        """One outcome a query, with its mode free or forced to `mode`; its calls are booked under `label`."""
+        """One outcome a query, with its mode free, or forced to `mode` or the only one that the run has; its calls are
+        booked under `label`."""
+        mode = self.parts.config.schedule.mode if mode is None else mode
         await self.engine.publish(weights)
         try:
             return await answer(self.parts, self.engine, queries, label, step, mode, weights.version)

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from rw.core.losses import LossConfig
+from rw.core.schedule import ScheduleConfig
 from rw.data.config import DataConfig
 from rw.errors import ConfigError
 from rw.learner.batch import BatchConfig
@@ -196,22 +197,6 @@ class SupportConfig:
 
     def __post_init__(self):
         _require_at_least(self, "support.", 0, "coefficient")
-
-
-@dataclasses.dataclass(frozen=True)
-class ScheduleConfig:
-    """Progressive exploration by data-batch index b; `progressive=False` is the paper's ablation (ρ = 0 throughout)."""
-
-    cold_batches: int = 25
-    autonomous_from: int = 75
-    progressive: bool = True
-
-    def __post_init__(self):
-        if not 0 <= self.cold_batches <= self.autonomous_from:
-            raise ConfigError(
-                f"schedule.cold_batches={self.cold_batches} and schedule.autonomous_from={self.autonomous_from}: "
-                "need 0 <= cold_batches <= autonomous_from"
-            )
 
 
 @dataclasses.dataclass(frozen=True)

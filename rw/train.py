@@ -130,15 +130,17 @@ class BatchPlan:
 def plan_batch(parts: Parts, data_batch_index: int) -> BatchPlan:
     """The plan of batch b, a pure function of the config and b."""
     config = parts.config
-    bounds = (config.schedule.cold_batches, config.schedule.autonomous_from) if config.schedule.progressive else (0, 0)
+    bounds, only = config.schedule.bounds, config.schedule.mode
     queries = parts.queries(data_batch_index, config.queries_per_batch)
+    assigned = schedule.assign_modes([q.id for q in queries], config.seed, data_batch_index, *bounds)
+    coefficient = schedule.support_coefficient(data_batch_index, config.support.coefficient, *bounds)
     return BatchPlan(
         step=data_batch_index + 1,
         data_batch_index=data_batch_index,
         queries=queries,
-        forced_modes=schedule.assign_modes([q.id for q in queries], config.seed, data_batch_index, *bounds),
-        forced_ratio=schedule.forced_ratio(data_batch_index, *bounds),
-        support_coefficient=schedule.support_coefficient(data_batch_index, config.support.coefficient, *bounds),
+        forced_modes=assigned if only is None else [only] * len(queries),
+        forced_ratio=schedule.forced_ratio(data_batch_index, *bounds) if only is None else 1.0,
+        support_coefficient=coefficient if only is None else 0.0,  # there is nothing that could collapse
         cold_start=schedule.is_cold_start(data_batch_index, bounds[0]),
     )
 
@@ -269,7 +271,7 @@ class Trainer:
             groups,
             cold_start=plan.cold_start,
             support_coefficient=plan.support_coefficient,
-            mode_candidates=self.parts.protocol.mode_candidates,
+            mode_candidates=None if self.config.schedule.only_mode else self.parts.protocol.mode_candidates,
         )
         return row
 

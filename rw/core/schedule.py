@@ -6,6 +6,7 @@ and whatever order rollouts finish in. `data_batch_index` is the paper's b, coun
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 
@@ -15,6 +16,35 @@ from rw.errors import ConfigError
 from rw.types import Mode
 
 PAPER_BATCH = 32  # queries per batch in the paper
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleConfig:
+    """Progressive exploration by data-batch index b; `progressive=False` is the paper's ablation (ρ = 0 throughout)."""
+
+    cold_batches: int = 25
+    autonomous_from: int = 75
+    progressive: bool = True
+    only_mode: str = ""  # single | multi | agentic: nothing else is ever run, in training or evaluation; "": all three
+
+    def __post_init__(self):
+        if not 0 <= self.cold_batches <= self.autonomous_from:
+            raise ConfigError(
+                f"schedule.cold_batches={self.cold_batches} and schedule.autonomous_from={self.autonomous_from}: "
+                "need 0 <= cold_batches <= autonomous_from"
+            )
+        if self.only_mode and self.only_mode not in (words := [mode.word for mode in Mode]):
+            raise ConfigError(f"schedule.only_mode={self.only_mode!r} is not empty and not one of {', '.join(words)}")
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """(end of cold start, end of the transition), as the functions below take them."""
+        return (self.cold_batches, self.autonomous_from) if self.progressive else (0, 0)
+
+    @property
+    def mode(self) -> Mode | None:
+        """The mode of `only_mode`; None where there are all three."""
+        return Mode[self.only_mode.upper()] if self.only_mode else None
 
 
 def forced_ratio(data_batch_index: int, cold_batches: int = 25, autonomous_from: int = 75) -> float:
