@@ -70,6 +70,7 @@ def run_test(
         channel: descriptors for the talk of a session.
     """
     sys.setrecursionlimit(_RECURSION_LIMIT)
+    builtins.exit = builtins.quit = sys.exit  # as an interpreter started in the usual way has them
     no_memory = frame({"error": "MemoryError"})  # made while there is some
     status = 1
     try:

@@ -159,6 +159,11 @@ def test_a_report_with_a_header_of_many_bytes_is_not_parsed():
     assert (result.kind, result.detail) == (VerdictKind.CRASH, "test 1 of 1: exit status 1")
 
 
+def test_exit_is_there_under_assertions():
+    program = "def f(x):\n try: quit()\n except SystemExit: return x"
+    assert judged(program, ProgramTests("asserts", ("assert f(3) == 3",))).kind is VerdictKind.PASS
+
+
 def test_a_program_does_not_end_a_loop_of_its_check():
     tests = ProgramTests("asserts", ("assert all(map(lambda x: f(x) == x, [1, 2]))",))
     assert judged("def f(x): return x", tests).kind is VerdictKind.PASS

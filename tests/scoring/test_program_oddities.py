@@ -27,6 +27,7 @@ def outcome(program, given="", expected="fine"):
         "x = [" + "1, 2, 3,\n" * 60_000 + "]\nprint('fine')",
         "import sys\nsys.stdout.buffer.write(b'fine')",
         "print('fine')\nexit()",
+        "print('fine')\nquit(0)",
         "import dataclasses\n@dataclasses.dataclass\nclass A:\n  x: int = 1\nprint('fine')",
         "import pickle\nclass A: pass\npickle.loads(pickle.dumps(A()))\nprint('fine')",
         "import decimal, asyncio, fractions, sqlite3, xml.dom, numbers\nprint('fine')",
