@@ -6,11 +6,14 @@ import os
 from collections.abc import Iterable
 
 from rw import progress
+from rw.errors import ConfigError
 from rw.protocol.prompts import Prompts
 from rw.rollout.episode import Feedback
 from rw.rollout.feedback import ExecutionFeedback
 from rw.rollout.scorer import Scorer
 from rw.run_config import RunConfig
+from rw.scoring import scorers
+from rw.scoring.own import no_scorer
 from rw.scoring.sandbox import Tier, strongest_tier
 from rw.types import ProgramTests, Query
 
@@ -57,6 +60,15 @@ def check_isolation(config: RunConfig, queries: Iterable[Query]) -> None:
         progress.say(tier_line(strongest_tier(config.scoring.allow_weak_sandbox)))
     if config.credit.execution_feedback == "hidden":
         progress.say(LEAK)
+
+
+def check_scorers(config: RunConfig, queries: Iterable[Query]) -> None:
+    """Raises ConfigError where a question's data set has no scorer, with the nearest name, or where one of
+    `scoring.own` cannot be loaded."""
+    known = scorers(config.scoring)
+    for query in queries:
+        if query.dataset not in known:
+            raise ConfigError(f"question {query.id}: {no_scorer(query.dataset, known)}; scoring.own adds one of yours")
 
 
 def tier_line(tier: Tier) -> str:

@@ -21,7 +21,7 @@ from rw.data import replay
 from rw.errors import ConfigError, OutageError, RwError
 from rw.interrupts import STOP_FILE, Interrupts, StopRequested, run_in_loop
 from rw.journals import open_journals
-from rw.judging import check_isolation, feedback, open_scorer
+from rw.judging import check_isolation, check_scorers, feedback, open_scorer
 from rw.learner.checkpoint import load_params
 from rw.model.qwen3 import shapes_of
 from rw.processes import Processes
@@ -265,6 +265,7 @@ async def open_parts(
         validation, test = held_out_queries(config)
         for query in (*validation, *test):
             protocol.check_fits(query)
+        check_scorers(config, (*train, *validation, *test))
         check_isolation(config, (*train, *validation, *test))
         yield Parts(
             config=config,

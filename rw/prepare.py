@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from rw import progress
 from rw.data import disjoint, prepared
 from rw.data.rows import data_files, read_rows
-from rw.data.source import Loaded, load, source_of
+from rw.data.source import Loaded, load, set_name, source_of
 from rw.data.sources import SOURCES
 from rw.data.sources.contests import special_judged
 from rw.data.sources.schema import Options
@@ -35,7 +35,9 @@ SPLITS = ("train", "validation", "test")
 TOO_LONG, NOT_DRAWN = "prompt_too_long", "not_drawn"
 # What decides beside the files, written down where the first is given.
 RECORDED = (("limit", "seed"), ("levels",), ("drop_ambiguous",), ("tokenizer", "prompt_limit"))
-ONLY = {"levels": "math", "special_judge": "taco", "drop_ambiguous": "live_code_bench"}
+ONLY = {
+    "levels": "math", "special_judge": "taco", "drop_ambiguous": "live_code_bench", "own_scorers": "custom"
+}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +83,7 @@ def prepare(known: argparse.Namespace) -> int:
         reasons = ", ".join(f"{reason} {count}" for reason, count in loaded.dropped.items())
         raise DataError(f"no question is left of {read} rows of {known.input} ({reasons or 'no rows'}); wrote nothing")
     header = {
-        "dataset": known.dataset,
+        "dataset": set_name(known.dataset),
         "split": known.split,
         "options": {name: getattr(known, name) for names in RECORDED if getattr(known, names[0]) for name in names},
         "dropped": dict(loaded.dropped),
@@ -141,7 +143,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--dataset", required=True, metavar="NAME", help="one of those below")
+    add("--dataset", required=True, metavar="NAME", help="one of those below, or your own package.module:source")
     add("--input", required=True, metavar="FILE|DIR|hub", help="JSON lines, JSON, CSV, parquet or arrow; gz or xz too")
     add("--output", required=True, metavar="FILE.jsonl", help="written whole or not at all")
     add("--split", default="", choices=SPLITS, help="which files of DIR or the hub; written down with the questions")
@@ -153,6 +155,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     add("--levels", default="", metavar="2-5", help="math: these levels only (the released test has 2-5)")
     add("--special-judge", default="", metavar="FILE", help="taco: the authors' list of rows with a judge of their own")
     add("--drop-ambiguous", action="store_true", help="live_code_bench: without problems of several right answers")
+    add(
+        "--own-scorers", nargs="+", default=[], metavar="NAME", help="custom: scorers of scoring.own that rows may name"
+    )
     add("--tokenizer", default="", metavar="NAME|FILE", help="leave out prompts over the limit, counted with qwen3, …")
     limit = ProtocolConfig.prompt_limit
     add("--prompt-limit", type=int, metavar="N", help=f"in tokens of --tokenizer ({limit})")
@@ -188,7 +193,12 @@ def _options(known: argparse.Namespace) -> Options:
     if known.special_judge:
         rows = (row.values for file in data_files(known.special_judge) for row in read_rows(file))
         judged = special_judged(rows)
-    return Options(levels=levels, special_judge=judged, drop_ambiguous=known.drop_ambiguous)
+    return Options(
+        levels=levels,
+        special_judge=judged,
+        drop_ambiguous=known.drop_ambiguous,
+        own_scorers=frozenset(known.own_scorers),
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rw import progress
 from rw.cli import COMMANDS
@@ -22,8 +22,9 @@ from rw.evaluation.judged import Judged, Response, Verdicts, read_responses
 from rw.interrupts import Interrupts, StopRequested, run_in_loop
 from rw.rollout.scorer import Scorer
 from rw.rollout.tasks import gather_or_cancel
-from rw.scoring import SCORERS
+from rw.scoring import scorers
 from rw.scoring.config import MATH_EQUALITIES, ScoringConfig
+from rw.scoring.own import no_scorer
 from rw.types import ProgramTests, Query, Verdict, VerdictKind
 
 EXAMPLES = 3  # ids that are named of a kind of mistake
@@ -34,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     shells give the signal that stopped it."""
     known = _parse(sys.argv[1:] if argv is None else argv)
     try:
-        config = ScoringConfig(math_equality=known.math_equality, allow_weak_sandbox=known.allow_weak_sandbox)
+        config = ScoringConfig(
+            math_equality=known.math_equality, allow_weak_sandbox=known.allow_weak_sandbox, own=tuple(known.scorer)
+        )
         queries = read_questions(known.dataset, known.queries)
         responses, questions = matched(read_responses(known.responses), queries, known.dataset)
         if any(isinstance(questions[response.id].reference, ProgramTests) for response in responses):
@@ -69,6 +72,13 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--allow-weak-sandbox",
         action="store_true",
         help="run programs under resource limits alone where nothing isolates: they can read this machine's files",
+    )
+    parser.add_argument(
+        "--scorer",
+        action="append",
+        default=[],
+        metavar="NAME=MODULE:FUNCTION",
+        help="a scorer of your own, for questions of that data set",
     )
     known = parser.parse_args(argv)
     if known.processes < 1:
@@ -168,7 +178,7 @@ async def _judge_all(
     config: ScoringConfig,
     processes: int,
 ) -> list[Judged]:
-    with Verdicts(output, config, await _versions(scorer, questions, responses)) as verdicts:
+    with Verdicts(output, config, await _versions(scorer, questions, responses, scorers(config))) as verdicts:
         kept = {response: verdicts.kept(response, questions[response.id]) for response in responses}
         due = [response for response in responses if kept[response] is None]
         verdicts.open(due)
@@ -190,13 +200,15 @@ async def _judge_all(
         return [one for one in kept.values() if one is not None]
 
 
-async def _versions(scorer: Scorer, questions: Mapping[str, Query], responses: Sequence[Response]) -> dict[str, str]:
+async def _versions(
+    scorer: Scorer, questions: Mapping[str, Query], responses: Sequence[Response], known: Collection[str]
+) -> dict[str, str]:
     """Name and version of each data set's scorer, as it says itself of an empty answer."""
     one_each = {questions[response.id].dataset: questions[response.id] for response in responses}
     versions = {}
     for dataset, query in one_each.items():
-        if dataset not in SCORERS:
-            raise ConfigError(f"question {query.id}: no scorer is named {dataset!r}; there are {', '.join(SCORERS)}")
+        if dataset not in known:
+            raise ConfigError(f"question {query.id}: {no_scorer(dataset, known)}; --scorer adds one of yours")
         try:
             versions[dataset] = (await scorer.ask(dataset, query, "")).scorer
         except InfrastructureFailure as failure:

@@ -8,14 +8,14 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent / "rw"
 LAYERS = {
     "types": 0, "errors": 0,
-    "core": 1, "sharding": 1, "metrics": 1, "protocol": 1, "typed_values": 1,
+    "core": 1, "sharding": 1, "metrics": 1, "protocol": 1, "typed_values": 1, "imported": 1,
     "scoring": 2, "data": 2, "workers": 2, "model": 2,
     "sampler": 3, "learner": 3, "simulation": 3,
     "rollout": 4,
     "evaluation": 5, "serving": 5,
 }  # fmt: skip
 TOP = 6  # configuration and entries
-WITHOUT_JAX = {"types", "errors", "protocol", "scoring", "data", "workers", "simulation", "rollout"}
+WITHOUT_JAX = {"types", "errors", "imported", "protocol", "scoring", "data", "workers", "simulation", "rollout"}
 FILES = sorted(ROOT.rglob("*.py"))
 
 

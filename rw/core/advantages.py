@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 from collections.abc import Callable
 
 import jax.numpy as jnp
 
 from rw.core.masked import divide, fill, masked_mean, masked_sum
 from rw.errors import ConfigError
+from rw.imported import imported_function
 from rw.types import Advantages, GroupBatch, Segment
 
 
@@ -157,21 +157,13 @@ def resolve(advantage: str | AdvantageFunction) -> AdvantageFunction:
         return advantage
     if advantage in ADVANTAGES:
         return ADVANTAGES[advantage]
-    module_name, colon, function_name = advantage.partition(":")
-    if not colon:
+    if ":" not in advantage:
         near = difflib.get_close_matches(advantage, ADVANTAGES, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ConfigError(
             f"unknown advantage {advantage!r}{hint}; use one of {sorted(ADVANTAGES)} or 'package.module:function'"
         )
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        hint = "; PYTHONPATH=. finds modules of the current directory" if isinstance(error, ModuleNotFoundError) else ""
-        raise ConfigError(f"advantage {advantage!r} cannot be loaded: {error}{hint}") from error
-    if not callable(function):
-        raise ConfigError(f"advantage {advantage!r} is not a function but {type(function).__name__}")
-    return function
+    return imported_function(advantage, "advantage")
 
 
 def _checked(batch: GroupBatch) -> GroupBatch:

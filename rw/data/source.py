@@ -17,6 +17,7 @@ from rw.data.sources import SOURCES
 from rw.data.sources.schema import Item, Options, Place, Source, Unusable
 from rw.data.wording import normalised
 from rw.errors import DataError
+from rw.imported import imported
 from rw.types import Query
 
 DUPLICATE = "duplicate"
@@ -49,12 +50,29 @@ class Loaded:
 
 
 def source_of(dataset: str) -> Source:
-    """The loader of that name; DataError with the nearest one where there is none."""
+    """The loader of that name, or of a module of one's own, as `package.module:name`.
+
+    Raises:
+        DataError: there is none of that name, with the nearest one, or it is no Source.
+        ConfigError: the module cannot be imported.
+    """
     if dataset in SOURCES:
         return SOURCES[dataset]
+    if ":" in dataset:
+        source = imported(dataset, "data set")
+        if not isinstance(source, Source):
+            raise DataError(f"data set {dataset!r} is a {type(source).__name__}, not an rw.data.sources.schema.Source")
+        if set_name(dataset) in SOURCES:
+            raise DataError(f"data set {dataset!r} has the name of one of rw's; give yours another one")
+        return source
     near = difflib.get_close_matches(dataset.lower().replace("-", "_"), SOURCES, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else "known are"
     raise DataError(f"unknown data set {dataset!r}; {hint} {'' if near else ', '.join(SOURCES)}".rstrip())
+
+
+def set_name(dataset: str) -> str:
+    """What the questions of a data set are called after: the last part of `package.module:name`."""
+    return dataset.rpartition(":")[2]
 
 
 def load(
@@ -91,7 +109,7 @@ def load(
             continue
         except DataError as error:
             raise DataError(f"{row.where}: {error} (read as data set {dataset!r})") from error
-        query = _query(dataset, reader, item)
+        query = _query(set_name(dataset), reader, item)
         question = hashlib.sha256(normalised(item.question).encode("utf-8", "surrogatepass")).digest()
         if query.id in ids or question in questions:
             _count(counts, examples, DUPLICATE, query.id)

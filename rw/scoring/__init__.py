@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rw.scoring import bbh, choice, math_answer, program, sat_label, short_answer
 from rw.scoring.config import ScoringConfig
+from rw.scoring.own import own_scorers
 from rw.types import Query, Verdict
 
 Scorer = Callable[[str, Query], Verdict]
@@ -16,8 +17,13 @@ CHOICE_SETS = ("gpqa_diamond", "super_gpqa")
 
 
 def scorers(config: ScoringConfig) -> dict[str, Scorer]:
-    """The scorer of every data set under `config`. None of them raises on any text or takes unbounded time."""
-    return {
+    """The scorer of every data set under `config`, with those of `config.own`. None of rw's raises on any text or takes
+    unbounded time.
+
+    Raises:
+        ConfigError: one's own scorer that is not there, or has the name of one of rw's.
+    """
+    known = {
         **dict.fromkeys(MATH_SETS, math_answer.math_scorer(config)),
         "aime": math_answer.aime_scorer(config),
         **dict.fromkeys(CHOICE_SETS, choice.choice),
@@ -29,6 +35,7 @@ def scorers(config: ScoringConfig) -> dict[str, Scorer]:
         "nq": short_answer.trivia_qa,  # recorded Natural Questions, judged by TriviaQA's rule
         "simulated": short_answer.simulated,
     }
+    return {**known, **own_scorers(config.own_functions, known)}
 
 
 SCORERS: dict[str, Scorer] = scorers(ScoringConfig())

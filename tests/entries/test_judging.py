@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from rw import judging
-from rw.errors import SandboxError
-from rw.judging import LEAK, check_isolation, feedback, open_scorer, runs_programs, scorer_processes
+from rw.errors import ConfigError, SandboxError
+from rw.judging import LEAK, check_isolation, check_scorers, feedback, open_scorer, runs_programs, scorer_processes
 from rw.protocol.prompts import Prompts
 from rw.rollout.credit import CreditConfig
 from rw.rollout.feedback import ExecutionFeedback
@@ -71,3 +71,13 @@ def test_scorer_processes_are_as_many_as_asked_or_half_of_the_cores(monkeypatch)
     for cores, expected in ((1, 2), (2, 2), (16, 8), (None, 2)):
         monkeypatch.setattr(judging.os, "cpu_count", lambda cores=cores: cores)
         assert scorer_processes(PAPER) == expected
+
+
+def test_a_question_that_nobody_can_judge_ends_the_run_before_it_begins():
+    check_scorers(PAPER, [TEXT, CODE])
+    with pytest.raises(ConfigError, match=r"question t: no scorer is named 'triviaqa'; did you mean 'trivia_qa'\?"):
+        check_scorers(PAPER, [dataclasses.replace(TEXT, dataset="triviaqa")])
+    lengths = dataclasses.replace(PAPER, scoring=ScoringConfig(own=("lengths=rw.scoring.choice:choice",)))
+    check_scorers(lengths, [dataclasses.replace(TEXT, dataset="lengths")])
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        check_scorers(dataclasses.replace(PAPER, scoring=ScoringConfig(own=("lengths=rw.scoring.choice:no",))), [])

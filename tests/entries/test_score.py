@@ -14,6 +14,7 @@ from rw import cli, score
 from rw.data.prepared import write_queries
 from rw.errors import FailureCause, InfrastructureFailure, SandboxError
 from rw.evaluation.judged import Judged, Response, Verdicts
+from rw.scoring import SCORERS
 from rw.scoring.config import ScoringConfig
 from rw.scoring.sandbox import strongest_tier
 from rw.types import ProgramTests, Query
@@ -56,7 +57,7 @@ def judged(monkeypatch):
                 asked.append(response)
             if response in self.broken:
                 raise InfrastructureFailure(FailureCause.SCORER_FAULT, "it died")
-            return score.SCORERS[key](response, query)
+            return SCORERS[key](response, query)
 
     monkeypatch.setattr(score, "Scorer", InProcess)
     asked_and = type("Judged", (), {"texts": asked, "scorer": InProcess})
@@ -262,3 +263,15 @@ def test_a_stopped_run_says_how_to_go_on_and_goes_on(place, number):
     respond(*[(f"math/{k % 5}", "x" * k) for k in range(400)][:1])
     done = subprocess.run([sys.executable, "-c", slow, *command[3:]], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "1 of 1 answers were judged before" in done.stdout
+
+
+def test_a_scorer_of_ones_own_judges_its_data_set(place, monkeypatch, capsys):
+    (place / "own_scorers.py").write_text("def shorter(answer, query):\n    return len(answer) < 4\n")
+    monkeypatch.syspath_prepend(place)
+    questions = [Query(f"brief/{n}", "brief", "recall", "Say it.", "x") for n in range(2)]
+    write_queries("queries.jsonl", questions, {"dataset": "brief", "split": "test", "dropped": {}, "sources": []})
+    respond(("brief/0", "yes"), ("brief/1", "a lot"))
+    assert rw_score(dataset="brief") == 2
+    assert "no scorer is named 'brief'" in capsys.readouterr().err
+    assert rw_score("--scorer", "brief=own_scorers:shorter", dataset="brief") == 0
+    assert [line["correct"] for line in lines("verdicts.jsonl")] == [True, False]

@@ -23,7 +23,8 @@ def read_own(row: Mapping[str, Any], place: Place) -> Item:
 
     The answer is a text; for trivia_qa and nq also a list of accepted texts; for super_gpqa and gpqa_diamond a letter
     of `letters` (ABCD where the row has none); for sat_bench SAT or UNSAT; for the code sets {"inputs", "outputs"} with
-    texts, the same with "fn_name" and argument lists, or a list of asserts.
+    texts, the same with "fn_name" and argument lists, or a list of asserts; for a scorer of one's own it is whatever
+    that compares with, a list as a tuple.
 
     Raises:
         DataError: a row that is not like that; one's own file can be mended.
@@ -35,14 +36,16 @@ def read_own(row: Mapping[str, Any], place: Place) -> Item:
             f"unknown column {unknown[0]!r}; a row has {', '.join(REQUIRED)}, and may have letters, metadata"
         )
     scorer, metadata = row["scorer"], row.get("metadata") or {}
-    if scorer not in SCORERS:
-        near = difflib.get_close_matches(str(scorer), SCORERS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(SCORERS)}"
-        raise DataError(f"scorer {scorer!r} is unknown; {hint}")
+    own = place.options.own_scorers
+    known = (*SCORERS, *sorted(own))
+    if scorer not in known:
+        near = difflib.get_close_matches(str(scorer), known, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        raise DataError(f"scorer {scorer!r} is unknown; {hint} (--own-scorers names those of scoring.own)")
     if not isinstance(metadata, Mapping) or not all(isinstance(row[name], str) for name in ("domain", "prompt")):
         raise DataError("domain and prompt must be texts, metadata an object")
     try:
-        reference = _reference(scorer, row)
+        reference = _own_reference(row) if scorer in own else _reference(scorer, row)
     except Unusable as error:
         raise DataError(
             f"answer of {row['id']!r}: {error.reason.replace('_', ' ')}; for a code set it is a list of asserts, or "
@@ -71,6 +74,20 @@ def _reference(scorer: str, row: Mapping[str, Any]) -> Any:
     if scorer == "sat_bench" and answer not in ("SAT", "UNSAT"):
         raise DataError(f"answer {answer!r} of {row['id']!r} must be SAT or UNSAT")
     return (answer,) if scorer in ALIASES and scorer != "simple_qa_verified" else answer
+
+
+def _own_reference(row: Mapping[str, Any]) -> str | tuple[str, ...]:
+    answer = row["answer"]
+    if isinstance(answer, (int, float)) and not isinstance(answer, bool):
+        return str(answer)
+    if isinstance(answer, list) and answer and all(isinstance(text, str) for text in answer):
+        return tuple(answer)
+    if not isinstance(answer, str):
+        raise DataError(
+            f"answer {str(answer)[:60]!r} of {row['id']!r} must be a text or a list of texts; what else the scorer "
+            f"{row['scorer']} needs goes into metadata"
+        )
+    return answer
 
 
 def _letters(row: Mapping[str, Any]) -> str:

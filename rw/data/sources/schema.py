@@ -33,12 +33,14 @@ class Options:
         levels: of MATH's problems, 1 to 5; empty takes all, those of unknown level included.
         special_judge: places, from 0, of TACO's rows that need a judge of their own.
         drop_ambiguous: leave out LiveCodeBench's problems with several right answers, of which its tests accept one.
+        own_scorers: names that the rows of one's own questions may give as `scorer`, beside rw's.
     """
 
     split: str = ""
     levels: frozenset[int] = frozenset()
     special_judge: frozenset[int] = frozenset()
     drop_ambiguous: bool = False
+    own_scorers: frozenset[str] = frozenset()
 
 
 class Place(NamedTuple):
