@@ -17,6 +17,7 @@ from rw.errors import ConfigError, RwError
 COMMANDS = {
     "train": "train a router; the same command continues a stopped run",
     "warmstart": "supervised training on scripted routers, the start of a training run",
+    "calibrate": "the reference cost of the efficiency reward, from rollouts of a checkpoint",
     "report": "tables and plots of one run, or of several side by side, from the files they left",
     "doctor": "is every Worker there, with key, model, usage and price? asks each one a few tokens",
     "convert": "Hugging Face's Qwen3 to parameters that a run begins from, and routers of runs to Hugging Face's Qwen3",
@@ -27,8 +28,9 @@ COMMANDS = {
 
 MODULES = {"data": "prepare"}  # of commands that are not named like theirs
 
-DRY_RUN = "--dry-run"  # of train and warmstart
+DRY_RUN = "--dry-run"  # of commands that ask Workers
 ALLOW_LIVE = "--allow-live"  # of these, too: short for --config.workers.allow_live=true
+WORKDIRS = {"calibrate": "_calibration"}  # what the default ones end with, where not that of a training run
 NO_SPEND = "--no-spend"  # of doctor
 OVERRIDES = "Any value of the config can be set as --config.section.key=value, e.g. --config.steps=20."
 
@@ -39,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: rw train|warmstart --config FILE [--workdir DIR] [--dry-run] [--allow-live] [--config.a.b=v ...]")
         print("       … of several processes: --processes N|auto [--process I --coordinator HOST:PORT]")
+        print("       rw calibrate --config FILE --checkpoint PATH [--queries N] [--rollouts K] [--workdir DIR] [...]")
         print("       rw doctor --config FILE [--no-spend] [--config.a.b=v ...]")
         print("       rw report WORKDIR... [--out DIR]")
         print("       rw convert --from-hf DIR --to PATH | --from PATH|WORKDIR --to-hf DIR [--dtype D] [--overwrite]")
@@ -69,10 +72,16 @@ class Arguments(NamedTuple):
 Body = Callable[[Arguments], int]  # -> exit code
 
 
-def run_entry(name: str, argv: Sequence[str], body: Body, dry_run: Body | None = None) -> int:
-    """Parses `--config`, `--workdir` and overrides, runs `body` or, with `--dry-run`, `dry_run`; reports RwErrors."""
+AddFlags = Callable[[argparse.ArgumentParser], None]
+
+
+def run_entry(
+    name: str, argv: Sequence[str], body: Body, dry_run: Body | None = None, add_flags: AddFlags | None = None
+) -> int:
+    """Parses `--config`, `--workdir`, overrides and the flags of a command's own, runs `body` or, with `--dry-run`,
+    `dry_run`; reports RwErrors."""
     try:
-        return (dry_run if dry_run and DRY_RUN in argv else body)(parse_arguments(name, argv))
+        return (dry_run if dry_run and DRY_RUN in argv else body)(parse_arguments(name, argv, add_flags))
     except RwError as error:
         print(f"rw {name}: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -83,7 +92,7 @@ def run_entry(name: str, argv: Sequence[str], body: Body, dry_run: Body | None =
         return RwError.exit_code
 
 
-def parse_arguments(name: str, argv: Sequence[str]) -> Arguments:
+def parse_arguments(name: str, argv: Sequence[str], add_flags: AddFlags | None = None) -> Arguments:
     """The arguments of a command; workdir defaults to runs/<name of the config file>, with _<NAME> of FILE:NAME."""
     parser = argparse.ArgumentParser(
         prog=f"rw {name}", description=COMMANDS[name], allow_abbrev=False, epilog=OVERRIDES
@@ -98,6 +107,8 @@ def parse_arguments(name: str, argv: Sequence[str]) -> Arguments:
         parser.add_argument("--coordinator", metavar="HOST:PORT", help="where the others reach process 0")
     elif name == "doctor":
         parser.add_argument(NO_SPEND, action="store_true", help="ask Workers for nothing that costs anything")
+    if add_flags is not None:
+        add_flags(parser)
     known, rest = parser.parse_known_args(argv)
     overrides = [("workers.allow_live", "true")] if ALLOW_LIVE in argv else []
     while rest:
@@ -110,7 +121,8 @@ def parse_arguments(name: str, argv: Sequence[str]) -> Arguments:
                 raise ConfigError(f"--config.{key} needs a value: --config.{key}=VALUE")
             text = rest.pop(0)
         overrides.append((key, text))
-    workdir = known.workdir or str(pathlib.Path("runs") / config_name(known.config))
+    suffix = WORKDIRS.get(name, "")
+    workdir = known.workdir or str(pathlib.Path("runs") / f"{config_name(known.config)}{suffix}")
     return Arguments(known.config, overrides, workdir, known)
 
 

@@ -22,7 +22,8 @@ import ml_collections
 
 from rw.config_path import split_name
 from rw.errors import ConfigError
-from rw.run_config import RunConfig
+from rw.evaluation.reference_cost import read_reference_cost
+from rw.run_config import RewardConfig, RunConfig
 from rw.typed_values import build, one_line, unknown_key
 from rw.workers.endpoint_file import load_endpoints
 
@@ -93,9 +94,10 @@ def _check_name(module: ModuleType, path: str, name: str) -> None:
 def freeze(config: Mapping[str, Any]) -> RunConfig:
     """Nested mapping -> RunConfig; raises ConfigError on unknown keys and on values of another type.
 
-    `workers.file` is read here and replaced by the endpoints in it: they are what a run depends on and records.
+    `workers.file` is read here and replaced by the endpoints in it, `reward.reference_cost_file` by the number in it:
+    they are what a run depends on and records.
     """
-    return build(RunConfig, _with_workers_of_file(config), "config.")
+    return build(RunConfig, _with_calibrated_cost(_with_workers_of_file(config)), "config.")
 
 
 def as_dict(config: RunConfig) -> dict[str, Any]:
@@ -123,6 +125,31 @@ def _with_workers_of_file(config: Mapping[str, Any]) -> Mapping[str, Any]:
             f"config.workers.file={path!r} with workers.kind={workers.get('kind')!r}: set config.workers.kind='http'"
         )
     return {**config, "workers": {**workers, "file": "", "endpoints": _as_plain(load_endpoints(path))}}
+
+
+def _with_calibrated_cost(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    reward = config.get("reward")
+    path = reward.get("reference_cost_file") if isinstance(reward, Mapping) else None
+    if not isinstance(path, str) or not path:
+        return config
+    default = RewardConfig()
+    key = "config.reward.reference_cost"
+    if (number := reward.get("reference_cost_usd", default.reference_cost_usd)) != default.reference_cost_usd:
+        raise ConfigError(
+            f"{key}_file={path!r} and {key}_usd={number!r} are both set: leave the number out, or take it back with "
+            f"--{key}_usd={default.reference_cost_usd}"
+        )
+    found = read_reference_cost(path)
+    counted = reward.get("retry_cost", default.retry_cost)
+    if found.get("retry_cost") != counted:
+        raise ConfigError(
+            f"{path} was measured with reward.retry_cost={found.get('retry_cost')!r}, this config has {counted!r}: "
+            "calibrate again"
+        )
+    return {
+        **config,
+        "reward": {**reward, "reference_cost_file": "", "reference_cost_usd": found["reference_cost_usd"]},
+    }
 
 
 def _override(config: dict[str, Any], key: str, text: str) -> None:

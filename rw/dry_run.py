@@ -62,6 +62,12 @@ def dry_run_warm_start(config: RunConfig, workdir_path: str) -> int:
     return _dry_run(config, workdir_path, [] if there else [warm_start_phase(config)])
 
 
+def dry_run_calibration(config: RunConfig, workdir_path: str, queries: int) -> int:
+    """Estimates a calibration, all of whose modes are forced; returns 0, or 2 where a cap cannot be enough."""
+    phase = Phase("calibration", queries * config.rollouts_per_query, 0, mode=config.schedule.mode)
+    return _dry_run(config, workdir_path, [phase])
+
+
 def _of_worker(measured: Measured, worker_id: str) -> tuple[float | None, int]:
     return measured.usd_by_worker.get(worker_id, (None, 0))
 

@@ -37,7 +37,7 @@ PLACEMENT = ("mesh.*", "batch.micro_batch", "batch.packing", "model.attention", 
 MAY_CHANGE = (
     "steps", "journal.*", "checkpoint.*", "evaluation.*", "log.*", "rollout.*", "client.*", "budget.*",
     "workers.latency_*", "workers.fault_rate", "workers.lost_call_rate", "workers.file", "workers.cassette*",
-    "workers.allow_live", "data.test_files", "scoring.allow_weak_sandbox", *PLACEMENT,
+    "workers.allow_live", "data.test_files", "data.held_out_files", "scoring.allow_weak_sandbox", *PLACEMENT,
     *(f"workers.endpoints.*.{name}" for name in WORKER_MAY_CHANGE),
 )  # fmt: skip
 
@@ -168,11 +168,16 @@ class RewardConfig:
     """Eq. 5 and Eq. 7."""
 
     reference_cost_usd: float = 0.0070716653  # C_ref, Appendix C.1
+    reference_cost_file: str = ""  # instead: what `rw calibrate` wrote, which is read when the config is
     efficiency_weight: float = 0.0  # α
     retry_cost: str = "accepted"  # C(τ): of accepted attempts | reported: and of rejected ones that reported usage
 
     def __post_init__(self):
         require_one_of("reward.retry_cost", self.retry_cost, RETRY_COSTS)
+        if self.reference_cost_file:
+            raise ConfigError(
+                f"reward.reference_cost_file={self.reference_cost_file!r} has not been read: rw.config.freeze does that"
+            )
         if not self.reference_cost_usd > 0:
             raise ConfigError(f"reward.reference_cost_usd={self.reference_cost_usd} must be > 0")
         if not 0 <= self.efficiency_weight <= 1:
@@ -253,9 +258,12 @@ class EvaluationConfig:
     test_queries: int = 120  # 0: no final evaluation
     test_seed: int | None = None  # simulated: draw of the test questions; None: the run's seed
     arms: tuple[str, ...] = ("trained", "warm_start", "forced")  # who answers the test questions: of ARMS
+    router_input_price: float | None = None  # USD per million of the router's own tokens, for reports; None: unpriced
+    router_output_price: float | None = None
 
     def __post_init__(self):
         _require_at_least(self, "evaluation.", 0, "every", "test_queries", "test_seed")
+        _require_at_least(self, "evaluation.", 0, "router_input_price", "router_output_price")
         _require_at_least(self, "evaluation.", 1, "validation_queries")
         for arm in self.arms:
             require_one_of("evaluation.arms", arm, ARMS)

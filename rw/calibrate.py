@@ -1,0 +1,203 @@
+"""`rw calibrate --config FILE --checkpoint PATH`: what a trajectory costs, for the efficiency reward (C_ref of Eq. 5).
+
+As RouteWeaver, Appendix C.1, found its own: 128 training queries × 8 rollouts of the router as it is after cold start,
+with the decoding of training. The paper does not say how modes are chosen there; we force them, a third of the queries
+each, as cold start does: what single rollouts alone cost would be a fourth of its number. The result goes to
+<workdir>/reference_cost.json, which `reward.reference_cost_file` names.
+
+Rollouts are journaled: the same command continues one that was stopped, and pays for no call twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from rw import progress
+from rw.cli import ALLOW_LIVE, DRY_RUN, Arguments, run_entry
+from rw.config import as_dict, load_config
+from rw.core.schedule import forced_modes
+from rw.dry_run import dry_run_calibration
+from rw.errors import CheckpointError, ConfigError, DataError
+from rw.evaluation.reference_cost import describe, read_reference_cost, write_reference_cost
+from rw.initial import check_shapes
+from rw.learner.checkpoint import config_fingerprint
+from rw.learner.publish import publish
+from rw.learner.state import fingerprint
+from rw.parts import Parts, run_interruptible
+from rw.processes import Processes
+from rw.questions import QueryBatches
+from rw.run_config import RunConfig
+from rw.sampler.engine import SamplerEngine
+from rw.saved_router import SavedRouter, open_saved_router
+from rw.types import Group, PublishedWeights, Query
+
+FILE = "reference_cost.json"
+SCOPE = "calibration"
+BATCHES_SEARCHED = 20  # times as many as would do if no question came twice
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`rw calibrate`; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    return run_entry("calibrate", argv, _calibrate, _dry_run, _add_flags)
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(DRY_RUN, action="store_true", help="estimate calls and USD; call nobody, change nothing")
+    parser.add_argument(ALLOW_LIVE, action="store_true", help="in a replay: ask and pay for what was not recorded")
+    parser.add_argument("--checkpoint", required=True, help="the router: a run's directory, or saved parameters")
+    parser.add_argument("--step", type=int, help="of a run: its router of that step")
+    parser.add_argument("--queries", type=int, default=128, help="training questions (default: the paper's 128)")
+    parser.add_argument("--rollouts", type=int, default=8, help="of each (default: the paper's 8)")
+
+
+def _calibrate(given: Arguments) -> int:
+    flags = given.flags
+    router = open_saved_router(flags.checkpoint, flags.step)
+    config = calibration_config(load_config(given.config, given.overrides), flags.rollouts)
+    return calibrate(config, given.workdir, router, flags.queries)
+
+
+def _dry_run(given: Arguments) -> int:
+    config = calibration_config(load_config(given.config, given.overrides), given.flags.rollouts)
+    return dry_run_calibration(config, given.workdir, given.flags.queries)
+
+
+def calibration_config(config: RunConfig, rollouts_per_query: int) -> RunConfig:
+    """The config of a run without anything held out, which a calibration does not ask."""
+    evaluation = dataclasses.replace(config.evaluation, every=0, test_queries=0)
+    return dataclasses.replace(config, evaluation=evaluation, rollouts_per_query=rollouts_per_query)
+
+
+def calibrate(config: RunConfig, workdir_path: str, router: SavedRouter, queries: int = 128) -> int:
+    """Measures C_ref in `workdir_path`, which nobody else may use meanwhile; returns the exit code.
+
+    Raises:
+        RwError: before anything is spent, where config, workdir or router cannot be used.
+    """
+    if queries < 1:
+        raise ConfigError(f"--queries {queries} must be at least 1")
+
+    async def body(parts: Parts) -> None:
+        path, about = parts.workdir.file(FILE), identity(parts, router, queries)
+        if path.exists():
+            check_same(path, about)
+            progress.say(f"{path} is there already: {cost_line(read_reference_cost(path))}")
+            return
+        found = describe(await roll_out(parts, router, queries), config.reward.retry_cost)
+        write_reference_cost(path, {**found, **about})
+        parts.journals.discard(scope_of(queries))
+        progress.say(progress.spent_line(parts.spent, parts.is_nominal))
+        progress.say(f"{cost_line(found)}; train with it: --config.reward.reference_cost_file={path}")
+
+    return run_interruptible(config, workdir_path, body, "the same command continues the calibration", Processes())
+
+
+async def roll_out(parts: Parts, router: SavedRouter, queries: int) -> list[Group]:
+    """The groups of all queries, each with its mode forced, sampled as in training."""
+    config = parts.config
+    asked = training_queries(parts.queries, config.queries_per_batch, queries)
+    only = config.schedule.mode
+    modes = list(forced_modes(config.seed, 0, queries)) if only is None else [only] * queries
+    for query in asked:
+        parts.protocol.check_fits(query)
+    weights = await parts.device.run(published, parts, router)
+    parts.journals.identify(router=await parts.device.run(fingerprint, router.params))
+    engine_config = dataclasses.replace(config.engine, deterministic=config.deterministic)
+    engine = SamplerEngine(parts.codec, config.model, config.sampling, engine_config, parts.device, config.seed)
+    engine.check_concurrency(min(config.rollout.concurrency, queries * config.rollouts_per_query))
+    await engine.publish(weights)
+    try:
+        with parts.booked_as(SCOPE), progress.rollouts(SCOPE) as on_progress:
+            return await parts.collect(
+                engine,
+                asked,
+                modes,
+                scope=scope_of(queries),
+                rollouts_per_query=config.rollouts_per_query,
+                step=0,
+                policy_version=weights.version,
+                on_progress=on_progress,
+            )
+    finally:
+        await engine.close()
+
+
+def scope_of(queries: int) -> str:
+    """The journal: with another number of questions, other modes are assigned to them."""
+    return f"{SCOPE}_{queries:06d}"
+
+
+def training_queries(batches: QueryBatches, size: int, count: int) -> list[Query]:
+    """The first `count` different questions that a run trains on, in its order.
+
+    Raises:
+        DataError: there are not so many.
+    """
+    found: dict[str, Query] = {}
+    for b in range(BATCHES_SEARCHED * -(-count // size)):
+        for query in batches(b, size):
+            found.setdefault(query.prompt, query)
+        if len(found) >= count:
+            return list(itertools.islice(found.values(), count))
+    raise DataError(f"--queries {count}: there are {len(found)} different questions to train on; take as many at most")
+
+
+def published(parts: Parts, router: SavedRouter) -> PublishedWeights:
+    """The router in the sampler's layout; CheckpointError where it is none of this config's."""
+    config = parts.config
+    if router.tokenizer_fingerprint != parts.codec.fingerprint:
+        raise CheckpointError(
+            f"the router {router.path} was trained with tokenizer {str(router.tokenizer_fingerprint)[:16]}…, this "
+            f"config has {parts.codec.fingerprint[:16]}…; give the config of its run"
+        )
+    check_shapes(router.path, router.params, config.model)
+    if parts.mesh is None:
+        return publish(router.params, config.model, version=0)
+    placed = {name: jax.device_put(x, parts.param_shardings[name]) for name, x in router.params.items()}
+    return publish(placed, config.model, version=0)
+
+
+def identity(parts: Parts, router: SavedRouter, queries: int) -> dict[str, Any]:
+    """What a calibration depends on, beside what was measured."""
+    config, only = parts.config, parts.config.schedule.mode
+    return {
+        "queries": queries,
+        "rollouts_per_query": config.rollouts_per_query,
+        "modes": "forced, balanced" if only is None else f"forced, {only.word} alone",
+        "sampling": dataclasses.asdict(config.sampling),
+        "seed": config.seed,
+        "prices_usd_per_million": {w.id: [w.input_price, w.output_price] for w in parts.endpoints.values()},
+        "checkpoint": {"path": str(router.path), "about": router.about},
+        "config_fingerprint": config_fingerprint(as_dict(config)),
+    }
+
+
+def check_same(path: pathlib.Path, about: dict[str, Any]) -> None:
+    """Raises ConfigError where the file there was made otherwise."""
+    stored = read_reference_cost(path)
+    if changed := [key for key, value in about.items() if key != "config_fingerprint" and stored.get(key) != value]:
+        raise ConfigError(f"{path} was made with other {', '.join(changed)}; take another --workdir, or remove it")
+
+
+def cost_line(found: dict[str, Any]) -> str:
+    """The result in one line."""
+    low, high = found["interval_95_usd"]
+    lost, incomplete = found["infrastructure_failures"], found["incomplete_cost_records"]
+    return (
+        f"reference cost {found['reference_cost_usd']:.6g} USD (95 % interval {low:.3g} to {high:.3g}), the "
+        f"{found['percentile']:g}th percentile of {found['counted']} of {found['rollouts']} rollouts; {lost} lost to "
+        f"infrastructure, {incomplete} without a whole cost record"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
