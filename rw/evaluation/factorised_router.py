@@ -1,0 +1,66 @@
+"""Matrix factorisation: a router that scores a Worker by the product of its vector and the question's.
+
+After RouteLLM (Ong et al., 2024), here for any number of Workers and with a question's vector given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+RANK = 32
+STEPS = 300
+LEARNING_RATE = 1e-2
+WEIGHT_DECAY = 1e-2
+
+
+def matrix_factorisation(vectors: np.ndarray, scores: np.ndarray, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Learns from pairs of Workers of which one did better, as the Bradley-Terry model: P(a beats b) = σ(δ_a - δ_b).
+
+    δ_w(x) = <v_w, P x> + b_w with a question's vector x, a projection P shared by all and a vector v_w of each Worker.
+
+    Args:
+        vectors: f32[N, D].
+        scores: f64[N, W]; a pair weighs as much as its scores differ.
+
+    Returns:
+        δ of questions f32[Q, D] as f64[Q, W].
+    """
+    x = jnp.asarray(vectors, jnp.float32)
+    margin = scores[:, :, None] - scores[:, None, :]  # f64[N, W, W], by how much a did better than b
+    weights = jnp.asarray(np.maximum(margin, 0) / max(np.maximum(margin, 0).sum(), 1e-9), jnp.float32)
+    keys = jax.random.split(jax.random.key(seed), 2)
+    params = {
+        "projection": jax.random.normal(keys[0], (x.shape[1], RANK)) / np.sqrt(RANK),
+        "workers": jax.random.normal(keys[1], (scores.shape[1], RANK)) / np.sqrt(RANK),
+        "bias": jnp.zeros(scores.shape[1]),
+    }
+
+    def loss(params):
+        utilities = deltas(params, x)
+        return -(weights * jax.nn.log_sigmoid(utilities[:, :, None] - utilities[:, None, :])).sum()
+
+    params = fitted(loss, params)
+    return lambda asked: np.asarray(deltas(params, jnp.asarray(asked, jnp.float32)), float)
+
+
+def deltas(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """δ of every Worker, f32[N, W]."""
+    return (x @ params["projection"]) @ params["workers"].T + params["bias"]
+
+
+def fitted(loss: Callable, params: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """The parameters after STEPS updates by AdamW on all questions at once."""
+    optimizer = optax.adamw(LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+
+    def update(carry, _):
+        params, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    (params, _), _ = jax.jit(lambda carry: jax.lax.scan(update, carry, length=STEPS))((params, optimizer.init(params)))
+    return params
