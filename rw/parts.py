@@ -28,7 +28,7 @@ from rw.processes import Processes
 from rw.protocol.chat import TokenCodec
 from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
-from rw.questions import QueryBatches, check_prompts, held_out_queries, query_batches
+from rw.questions import QueryBatches, check_prompts, generalisation_queries, held_out_queries, query_batches
 from rw.rollout.episode import Feedback
 from rw.rollout.group import GroupTask, group_tasks
 from rw.rollout.journaled import JournaledFeedback, JournaledScore, write_final
@@ -77,6 +77,7 @@ class Parts:
     queries: QueryBatches
     validation: Sequence[Query]
     test: Sequence[Query]
+    held_out: Sequence[Query]  # of other sets, which an evaluation asks and no training
     endpoints: Mapping[str, WorkerEndpoint]  # the Workers, by id
     client: WorkerClient
     http: HttpWorkerClient | None  # behind `client`; None where a cassette takes its place
@@ -263,10 +264,12 @@ async def open_parts(
         queries = query_batches(config)
         train = check_prompts(protocol, queries, config.steps, config.queries_per_batch)
         validation, test = held_out_queries(config)
-        for query in (*validation, *test):
+        held_out = generalisation_queries(config)
+        for query in (*validation, *test, *held_out):
             protocol.check_fits(query)
-        check_scorers(config, (*train, *validation, *test))
-        check_isolation(config, (*train, *validation, *test))
+        asked = (*train, *validation, *test, *held_out)
+        check_scorers(config, asked)
+        check_isolation(config, asked)
         yield Parts(
             config=config,
             workdir=workdir,
@@ -275,6 +278,7 @@ async def open_parts(
             queries=queries,
             validation=validation,
             test=test,
+            held_out=held_out,
             endpoints={endpoint.id: endpoint for endpoint in endpoints},
             client=client,
             http=http,

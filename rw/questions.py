@@ -22,7 +22,7 @@ from rw.run_config import RunConfig
 from rw.simulation import queries as simulated_queries
 from rw.types import Query
 
-SPLITS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test", "held_out")
 QueryBatches = Callable[[int, int], list[Query]]  # (data batch index b, queries) -> the queries of that batch
 
 
@@ -88,6 +88,11 @@ def held_out_queries(config: RunConfig) -> tuple[list[Query], list[Query]]:
     )
 
 
+def generalisation_queries(config: RunConfig) -> list[Query]:
+    """What `rw evaluate` asks beside the test questions: all of `data.held_out_files`."""
+    return list(file_questions(config.data).held_out) if config.data.source == "files" else []
+
+
 def draw_seed_of_test(config: RunConfig) -> int:
     """What draws the simulated test questions."""
     seed = config.evaluation.test_seed
@@ -99,6 +104,13 @@ def draw_of_test(config: RunConfig) -> dict[str, Any]:
     if config.data.source == "files":
         return {"draw_seed": None, "files": file_questions(config.data).fingerprints["test"]}
     return {"draw_seed": config.data.split_seed if config.data.source == "nq6" else draw_seed_of_test(config)}
+
+
+def draw_of_generalisation(config: RunConfig) -> dict[str, Any]:
+    """The same of `generalisation_queries`; nothing where there are none."""
+    if not config.data.held_out_files:
+        return {}
+    return {"held_out_files": file_questions(config.data).fingerprints["held_out"]}
 
 
 def recorded_questions(config: RunConfig) -> tuple[list[Query], replay.Answers]:
@@ -116,6 +128,7 @@ class FileQuestions(NamedTuple):
     train: tuple[Query, ...]
     validation: tuple[Query, ...]
     test: tuple[Query, ...]
+    held_out: tuple[Query, ...]
     fingerprints: Mapping[str, str]  # of each split: sha256 (hex) of the checksums of its files
 
 
@@ -126,7 +139,7 @@ def file_questions(data: DataConfig) -> FileQuestions:
         ConfigError: a file that is not there, with the command that makes one.
         DataError: a file that cannot be used, an id that occurs twice, or a held-out question that is trained on.
     """
-    paths = (data.train_files, data.validation_files, data.test_files)
+    paths = tuple(getattr(data, f"{name}_files") for name in SPLITS)
     for path in (path for some in paths for path in some):
         if not os.path.isfile(path):
             raise ConfigError(

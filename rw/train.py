@@ -9,7 +9,7 @@ A step, in the order in which it happens (`Trainer.step`):
     record    metrics, trajectories, now and then a checkpoint
 
 Every few steps the router is validated greedily and the best one kept; after the last step it answers the test
-questions, beside its baselines, and the run's report is written (evaluate.py).
+questions, beside its baselines, and the run's report is written (final_evaluation.py).
 
 The same command continues a run that stopped, at the batch after its last checkpoint: queries, forced modes and
 sampling keys are pure functions of (seed, batch index, query id, rollout), so nothing else needs to be remembered.
@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rw import metrics, progress
+from rw.best_router import Validation, trained_router
 from rw.cli import run_entry
 from rw.cluster import ALONE, Membership, placed
 from rw.config import as_dict, load_config
@@ -33,8 +34,9 @@ from rw.core.advantage_contract import check_advantage, recorded_name
 from rw.core.advantages import ADVANTAGES, AdvantageConfig, AdvantageFunction, resolve
 from rw.core.diagnostics import group_metrics, reward_metrics
 from rw.dry_run import dry_run_training
-from rw.evaluate import FinalEvaluation, GreedyRouter, Validation, trained_router
 from rw.evaluation.report import print_report, write_report
+from rw.final_evaluation import FinalEvaluation
+from rw.greedy import GreedyRouter
 from rw.initial import initial_router
 from rw.journals import discard_steps, step_scope
 from rw.learner.batch import group_batch
@@ -165,7 +167,7 @@ class Trainer:
         )
         own_queries = config.queries_per_batch // parts.processes.count
         self.engine.check_concurrency(min(config.rollout.concurrency, own_queries * config.rollouts_per_query))
-        self.greedy_router = GreedyRouter(parts)
+        self.greedy_router = GreedyRouter(parts, max(len(parts.validation), len(parts.test)))
         self.validation = Validation(parts, self.greedy_router)
         self.passes = passes(config)
         self.metrics: metrics.MetricWriter | None = None  # of the first process of a job

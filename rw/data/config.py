@@ -23,6 +23,7 @@ class DataConfig:
         train_files: files: paths of what is trained on.
         validation_files: files: paths of what the best router is chosen by.
         test_files: files: paths of what the final evaluation asks.
+        held_out_files: files: paths of other sets, which `rw evaluate` asks, too: how far the router carries.
         quotas: files: how many of each data set a batch holds, as `apps:4`, or `math:4/3` for 4 and 3 in turn; `paper`
             alone for those of the paper; empty: all questions as one pool. Of one's own questions the scorer is what
             counts as their data set.
@@ -37,6 +38,7 @@ class DataConfig:
     train_files: tuple[str, ...] = ()
     validation_files: tuple[str, ...] = ()
     test_files: tuple[str, ...] = ()
+    held_out_files: tuple[str, ...] = ()
     quotas: tuple[str, ...] = ()
     quota_knowledge_reason: str = "6/7"
 
@@ -52,7 +54,7 @@ class DataConfig:
                 f"data.source={self.source!r} with {len(self.train_files)} data.train_files: source 'files' needs at "
                 "least one prepared file, the other sources bring their own questions"
             )
-        for name in ("validation_files", "test_files", "quotas"):
+        for name in ("validation_files", "test_files", "held_out_files", "quotas"):
             if self.source != "files" and getattr(self, name):
                 raise ConfigError(f"data.{name}={getattr(self, name)} is for data.source='files', not {self.source!r}")
 

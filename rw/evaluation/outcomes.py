@@ -59,7 +59,9 @@ class ArmResult:
     """An arm's outcomes, in the order of the questions.
 
     `about` says what was evaluated, as plain JSON values: `split`, `draw_seed`, `queries`, `source`, `step` (updates
-    that made the router; None for a script), `greedy`, `seed`, `config_fingerprint`.
+    that made the router; None for a script), `greedy`, `seed`, `config_fingerprint`, `conditions` (fingerprint of what
+    decides answers and costs); of files `files` and `held_out_files` (fingerprints); of a router `router` (`path`,
+    `what`, `fingerprint`) and `router_input_price`, `router_output_price` (USD per million tokens, or None).
     """
 
     arm: str
@@ -128,7 +130,8 @@ def write_arm(workdir: str | os.PathLike[str], result: ArmResult) -> pathlib.Pat
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".jsonl.part")
     lines = [{"arm": result.arm, **result.about}, *map(dataclasses.asdict, result.outcomes)]
-    with open(aside, "w", encoding="utf-8") as file:
+    # An answer may hold half a surrogate pair, which UTF-8 lacks; as a backslash escape it is still the same JSON.
+    with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         file.flush()
         os.fsync(file.fileno())

@@ -191,6 +191,36 @@ def _load_query(record: Mapping[str, Any]) -> Query:
     )
 
 
+def write_trajectories(
+    path: str | os.PathLike,
+    groups: Sequence[Group],
+    codec: TokenCodec,
+    *,
+    step: int,
+    rewards: np.ndarray | None = None,
+    with_arrays: bool = True,
+) -> None:
+    """Writes one line a rollout, group by group, whole or not at all; what was there under that name is replaced.
+
+    `rewards` is f32[G, K, 2], (task, efficiency) in the order of `groups`; an infrastructure failure has none.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".jsonl.part")
+    # A Worker may send half a surrogate pair, which UTF-8 lacks; as a backslash escape it is still the same JSON.
+    with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
+        for place, group in enumerate(groups):
+            for k, scored in enumerate(group.rollouts):
+                shown = None
+                if rewards is not None and scored.trajectory.status is not Status.INFRASTRUCTURE_FAILURE:
+                    shown = dict(zip(("task", "efficiency"), rewards[place, k].tolist(), strict=True))
+                record = describe(scored, group.query, codec, step=step, rewards=shown, with_arrays=with_arrays)
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
 class TrajectoryWriter:
     """Writes the trajectories of each step to `<workdir>/trajectories/step_000012.jsonl`."""
 
@@ -218,21 +248,6 @@ class TrajectoryWriter:
         `rewards` is f32[G, K, 2], (task, efficiency) in the order of `groups`; an infrastructure failure has none. The
         file appears whole or not at all: it is written aside and renamed.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"step_{step:06d}.jsonl"
-        aside = path.with_suffix(".jsonl.part")
-        # A Worker may send half a surrogate pair, which UTF-8 lacks; as a backslash escape it is still the same JSON.
-        with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
-            for place, group in enumerate(groups):
-                for k, scored in enumerate(group.rollouts):
-                    shown = None
-                    if rewards is not None and scored.trajectory.status is not Status.INFRASTRUCTURE_FAILURE:
-                        shown = dict(zip(("task", "efficiency"), rewards[place, k].tolist(), strict=True))
-                    record = describe(
-                        scored, group.query, self.codec, step=step, rewards=shown, with_arrays=self.with_arrays
-                    )
-                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        write_trajectories(path, groups, self.codec, step=step, rewards=rewards, with_arrays=self.with_arrays)
         return path

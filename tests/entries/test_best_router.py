@@ -1,23 +1,23 @@
 """The best router by validation, also where a run had to go back behind it."""
 
 import asyncio
-import dataclasses
 import shutil
 import types
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from rw.best_router import Validation, trained_router
 from rw.errors import CheckpointError
-from rw.evaluate import Validation, trained_router
-from rw.evaluation.outcomes import Outcome
 from rw.processes import Processes
 from rw.run_config import EvaluationConfig
-from rw.types import PublishedWeights
+from rw.types import Group, Mode, PublishedWeights, Query, ScoredTrajectory, Status, Trajectory, Verdict
 from rw.workdir import Workdir
 from rw.workers.journal import Journals
 
-RIGHT = Outcome("q", "math", "single", "answered", None, None, True, 1e-5, ("worker_1",))
+EMPTY = np.zeros(0)
+ANSWERED = Trajectory("q", 0, Mode.SINGLE, False, EMPTY, EMPTY, EMPTY, 0, (), "5", Status.ANSWERED)
 
 
 class Router:
@@ -25,8 +25,13 @@ class Router:
 
     questions = 10
 
-    async def answer(self, weights, queries, label, step):
-        return [dataclasses.replace(RIGHT, query_id=str(n), correct=n < self.right) for n in range(self.questions)]
+    async def roll_out(self, weights, queries, label, scope, step):
+        return [
+            Group(
+                n, Query(str(n), "math", "math", "?", "5"), None, (ScoredTrajectory(ANSWERED, Verdict(n < self.right)),)
+            )
+            for n in range(self.questions)
+        ]
 
 
 class Device:

@@ -10,7 +10,8 @@ import pytest
 from rw import cli, worker_pool
 from rw.config import load_config
 from rw.errors import CassetteError
-from rw.evaluate import answer
+from rw.evaluation.outcomes import outcomes
+from rw.greedy import roll_out
 from rw.parts import open_parts
 from rw.sampler.scripted import ScriptedSampler
 from rw.simulation.policies import BestPlans, script
@@ -39,7 +40,8 @@ async def answered(workdir_path, overrides):
             found = []
             for mode in Mode:
                 sampler = ScriptedSampler(run.codec, script(BestPlans(mode), by_id.__getitem__))
-                found.append(await answer(run, sampler, run.test, f"test_{mode.word}"))
+                label = f"test_{mode.word}"
+                found.append(outcomes(await roll_out(run, sampler, run.test, label, label)))
     lines = (workdir_path / "ledger.jsonl").read_text().splitlines()
     return found, [json.loads(line) for line in lines]
 

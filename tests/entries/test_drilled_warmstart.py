@@ -9,7 +9,7 @@ import pytest
 
 from rw.config import load_config
 from rw.errors import CheckpointError, ConfigError
-from rw.evaluate import GreedyRouter
+from rw.greedy import GreedyRouter
 from rw.learner.checkpoint import save_params
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.publish import publish
@@ -92,7 +92,7 @@ async def test_forty_steps_of_drills_teach_copying_recorded_answers(tmp_path):
     with Workdir(tmp_path / "run") as workdir:
         async with open_parts(config, workdir) as parts:
             params = await make_warm_start(parts)
-            router = GreedyRouter(parts)
+            router = GreedyRouter(parts, len(parts.test))
             try:
                 await router.engine.publish(await parts.device.run(publish, params, config.model, 0))
                 modes = [Mode.SINGLE] * len(parts.test)

@@ -6,8 +6,9 @@ import pathlib
 import pytest
 
 from rw.config import load_config
-from rw.evaluate import answer
 from rw.evaluation.arms import scripted_routers
+from rw.evaluation.outcomes import outcomes
+from rw.greedy import roll_out
 from rw.initial import check_shapes
 from rw.learner.checkpoint import load_params
 from rw.parts import open_parts, params_path
@@ -30,9 +31,9 @@ async def test_scripted_routers_have_room_for_their_best_plans(tmp_path, arm):
         async with open_parts(config, workdir) as parts:
             by_id = {query.id: query for query in parts.test}
             sampler = ScriptedSampler(parts.codec, script(policy, by_id.__getitem__))
-            outcomes = await answer(parts, sampler, parts.test, arm)
-    assert {outcome.status for outcome in outcomes} == {Status.ANSWERED}
-    assert len(outcomes) == 25 and len({outcome.kind for outcome in outcomes}) == 5
+            found = outcomes(await roll_out(parts, sampler, parts.test, arm, arm))
+    assert {outcome.status for outcome in found} == {Status.ANSWERED}
+    assert len(found) == 25 and len({outcome.kind for outcome in found}) == 5
 
 
 def test_the_packaged_warm_start_is_the_configs():

@@ -4,8 +4,8 @@ import pathlib
 
 from rw.config import load_config
 from rw.data.replay import load_nq6, split
-from rw.evaluate import FinalEvaluation
 from rw.evaluation.outcomes import read_arms
+from rw.final_evaluation import FinalEvaluation
 from rw.parts import open_parts
 from rw.workdir import Workdir
 

@@ -48,8 +48,8 @@ def assert_same_evaluation(workdir, other):
         for run in (workdir, other)
     )
     assert ours == theirs
-    names = sorted(path.name for path in (other / "evaluation").iterdir())
-    assert sorted(path.name for path in (workdir / "evaluation").iterdir()) == names
+    names = sorted(path.name for path in (other / "evaluation").glob("*.jsonl"))
+    assert sorted(path.name for path in (workdir / "evaluation").glob("*.jsonl")) == names
     for name in names:
         assert arm_lines(workdir, name.removesuffix(".jsonl"))[1:] == arm_lines(other, name.removesuffix(".jsonl"))[1:]
 
@@ -94,7 +94,7 @@ def test_a_run_validates_its_router_and_tests_the_best_one(reference):
     assert [row["step"] for row in validations] == [0, 2, 4]
     best = max(validations, key=lambda row: (row["eval/accuracy"], -row["step"]))["step"]
     assert [path.name for path in (workdir / "best").iterdir()] == [f"step_{best:06d}"]
-    arms = {path.stem for path in (workdir / "evaluation").iterdir()}
+    arms = {path.stem for path in (workdir / "evaluation").glob("*.jsonl")}
     assert arms == {"trained", "warm_start", "oracle"} | {
         f"{kind}_{mode}" for kind in ("forced", "scripted") for mode in ("single", "multi", "agentic")
     }
@@ -103,6 +103,15 @@ def test_a_run_validates_its_router_and_tests_the_best_one(reference):
     assert arm_lines(workdir, "trained")[0]["step"] == best and arm_lines(workdir, "warm_start")[0]["step"] == 0
     for mode in ("single", "multi", "agentic"):
         assert {line["mode"] for line in arm_lines(workdir, f"forced_{mode}")[1:]} == {mode}
+    for arm in arms:
+        said = rows(workdir, f"evaluation/trajectories/{arm}.jsonl")
+        assert [(one["query_id"], one["mode"], one["answer"]) for one in said] == [
+            (line["query_id"], line["mode"], line["answer"]) for line in arm_lines(workdir, arm)[1:]
+        ]
+        assert all(
+            len(one["calls"]) == len(line["workers"])
+            for one, line in zip(said, arm_lines(workdir, arm)[1:], strict=True)
+        )
     assert sum(line["correct"] for line in arm_lines(workdir, "oracle")[1:]) >= 5  # it knows whom to ask
 
 
@@ -254,12 +263,12 @@ def test_other_test_questions_set_the_old_answers_aside(reference, run, warm, tm
     overrides = (f"--config.init.path={warm}", "--config.evaluation.arms=('trained', 'oracle')")
     done = run("train", workdir, *overrides)
     assert "test: oracle" in done.stdout and "test: trained" not in done.stdout  # what cannot be read is answered again
-    kept = {path.name for path in (reference[0] / "evaluation").iterdir()}
+    kept = {path.name for path in (reference[0] / "evaluation").glob("*.jsonl")}
     assert {path.name for path in (workdir / "evaluation").glob("*.jsonl")} == kept
     for change in ("test_seed=7", "test_queries=11"):
         run("train", workdir, *overrides, f"--config.evaluation.{change}")
         assert {path.name for path in (workdir / "evaluation").glob("*.jsonl")} == {"trained.jsonl", "oracle.jsonl"}
-        assert {path.name for path in (workdir / "evaluation" / "superseded").iterdir()} == kept, change
+        assert {path.name for path in (workdir / "evaluation" / "superseded").glob("*.jsonl")} == kept, change
         summary = json.loads((workdir / "report" / "summary.json").read_text())
         assert summary["finished"] and summary["accuracy_warm_start"] is None
         assert summary["margins"]["trained_minus_best_forced"] is None

@@ -16,7 +16,8 @@ from aiohttp import web
 from rw import cli
 from rw.config import as_dict, load_config
 from rw.errors import WorkerRefusedError
-from rw.evaluate import answer
+from rw.evaluation.outcomes import outcomes
+from rw.greedy import roll_out
 from rw.parts import open_parts
 from rw.rollout.record import TrajectoryWriter
 from rw.sampler.scripted import ScriptedSampler
@@ -184,7 +185,8 @@ async def test_rollouts_leave_no_key_in_files_logs_and_output(workers, overrides
             by_id = {query.id: query for query in run.test}
             for mode in Mode:
                 sampler = ScriptedSampler(run.codec, script(BestPlans(mode), by_id.__getitem__))
-                found = await answer(run, sampler, run.test, f"test_{mode.word}")
+                label = f"test_{mode.word}"
+                found = outcomes(await roll_out(run, sampler, run.test, label, label))
                 assert any(outcome.status == "answered" for outcome in found)
             groups = await run.collect(
                 sampler, run.test, None, scope="step_000001", rollouts_per_query=2, step=1, policy_version=0
@@ -209,7 +211,7 @@ async def test_a_refusal_says_which_key_without_saying_it(workers, overrides, tm
                 by_id = {query.id: query for query in run.test}
                 sampler = ScriptedSampler(run.codec, script(BestPlans(Mode.SINGLE), by_id.__getitem__))
                 with pytest.raises(WorkerRefusedError) as error:
-                    await answer(run, sampler, run.test, "test")
+                    await roll_out(run, sampler, run.test, "test", "test")
     finally:
         workers.refuses = False
     said = "".join(traceback.format_exception(error.value)) + repr(error.value)
