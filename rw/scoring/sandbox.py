@@ -8,7 +8,6 @@ that it can do is to make up its own output.
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 from rw.errors import SandboxError
 from rw.scoring.sandbox_probe import leaks
@@ -33,7 +32,7 @@ class Tier:
 
 
 def strongest_tier(allow_weak: bool = False) -> Tier:
-    """The strongest tier that works here; found once a process, by trying in it what must be impossible.
+    """The strongest tier that works here, found by trying in it what must be impossible; it holds for the process.
 
     Args:
         allow_weak: where none is tight, take the one that lets the least through.
@@ -49,6 +48,8 @@ def strongest_tier(allow_weak: bool = False) -> Tier:
         whys.append(why)
     if allow_weak and tiers:
         return min(tiers, key=lambda tier: len(tier.leaks))
+    for name in [name for name, (tier, _) in _tried.items() if tier is None]:
+        del _tried[name]  # what failed for lack of memory or processes may work for the next program
     raise SandboxError(
         f"programs cannot be run apart from this machine: {'; '.join(whys)}. Install bubblewrap (0.7 or later) and "
         "allow user namespaces (Linux 5.14 or later), or set scoring.allow_weak_sandbox=true, which runs them all the "
@@ -56,11 +57,15 @@ def strongest_tier(allow_weak: bool = False) -> Tier:
     )
 
 
-@functools.cache
+_tried: dict[str, tuple[Tier | None, str]] = {}
+
+
 def tried_tier(name: str) -> tuple[Tier | None, str]:
     """The tier as it is here, or None where it does not work; and what is to be said against it."""
-    try:
-        found = leaks(name)
-    except SandboxFault as fault:
-        return None, str(fault)
-    return Tier(name, found), f"{name} lets through: {', '.join(found)}" if found else ""
+    if name not in _tried:
+        try:
+            found = leaks(name)
+            _tried[name] = Tier(name, found), f"{name} lets through: {', '.join(found)}" if found else ""
+        except SandboxFault as fault:
+            _tried[name] = None, str(fault)
+    return _tried[name]

@@ -223,12 +223,18 @@ def _end_all(child: int) -> int:
 
 
 def _clear_directory() -> None:
-    """Removes what a test before left in the working directory."""
+    """Removes what a test before left in the working directory, also in directories that it closed."""
     if os.listdir("."):
+        for root, directories, _ in os.walk("."):
+            for path in (os.path.join(root, name) for name in directories):
+                if not os.path.islink(path):
+                    with contextlib.suppress(OSError):
+                        os.chmod(path, 0o700)
         for root, directories, files in os.walk(".", topdown=False):
-            for name, remove in [(name, os.unlink) for name in files] + [(name, os.rmdir) for name in directories]:
+            for path in (os.path.join(root, name) for name in (*files, *directories)):
                 with contextlib.suppress(OSError):
-                    remove(os.path.join(root, name))
+                    remove = os.rmdir if os.path.isdir(path) and not os.path.islink(path) else os.unlink
+                    remove(path)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

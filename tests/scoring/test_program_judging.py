@@ -67,6 +67,8 @@ def test_programs_on_standard_input(program, kind, detail):
 def test_a_test_sees_neither_variables_nor_files_of_the_one_before():
     program = "import os\nprint(sum(map(int, input().split())) + len(os.listdir('.')))\nopen('left', 'w').write('x')"
     assert judged(program, SUM).kind is VerdictKind.PASS
+    program += "\nos.mkdir('closed')\nopen('closed/x', 'w').close()\nos.chmod('closed', 0)\nos.symlink('/usr', 'link')"
+    assert judged(program, SUM).kind is VerdictKind.PASS
 
 
 ADD = ProgramTests("function", (([1, 2], 3), ([], 1)), ([1, 2, 3], [1]), function="add")

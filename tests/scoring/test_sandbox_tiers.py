@@ -117,6 +117,18 @@ def test_nothing_but_limits_is_refused_unless_asked_for(monkeypatch):
         strongest_tier(allow_weak=True)
 
 
+def test_a_failure_of_all_tiers_is_not_for_ever(monkeypatch):
+    def failing(tier):
+        raise sandbox.SandboxFault("no more processes")
+
+    monkeypatch.setattr(sandbox, "_tried", {})
+    monkeypatch.setattr(sandbox, "leaks", failing)
+    with pytest.raises(SandboxError, match="no more processes"):
+        strongest_tier()
+    monkeypatch.setattr(sandbox, "leaks", lambda tier: ())
+    assert strongest_tier() == Tier("bubblewrap")
+
+
 @pytest.fixture
 def fresh_pools():
     sandbox_pool.close_pools()
