@@ -17,7 +17,10 @@ from rw.errors import ConfigError, RwError
 COMMANDS = {
     "train": "train a router; the same command continues a stopped run",
     "warmstart": "supervised training on scripted routers, the start of a training run",
+    "sweep": "many runs of one config that differ in some keys, and one summary of them",
+    "evaluate": "what a saved router earns on test questions and held-out sets, with intervals",
     "calibrate": "the reference cost of the efficiency reward, from rollouts of a checkpoint",
+    "baselines": "what fixed, scripted and learned routers earn on a config's test questions",
     "report": "tables and plots of one run, or of several side by side, from the files they left",
     "doctor": "is every Worker there, with key, model, usage and price? asks each one a few tokens",
     "convert": "Hugging Face's Qwen3 to parameters that a run begins from, and routers of runs to Hugging Face's Qwen3",
@@ -30,8 +33,10 @@ MODULES = {"data": "prepare"}  # of commands that are not named like theirs
 
 DRY_RUN = "--dry-run"  # of commands that ask Workers
 ALLOW_LIVE = "--allow-live"  # of these, too: short for --config.workers.allow_live=true
-WORKDIRS = {"calibrate": "_calibration"}  # what the default ones end with, where not that of a training run
+# What the default workdir ends with, where it is not that of a training run.
+WORKDIRS = {"evaluate": "_evaluation", "baselines": "_evaluation", "calibrate": "_calibration"}
 NO_SPEND = "--no-spend"  # of doctor
+OVERRIDE = "--config."
 OVERRIDES = "Any value of the config can be set as --config.section.key=value, e.g. --config.steps=20."
 
 
@@ -41,7 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: rw train|warmstart --config FILE [--workdir DIR] [--dry-run] [--allow-live] [--config.a.b=v ...]")
         print("       … of several processes: --processes N|auto [--process I --coordinator HOST:PORT]")
+        print(
+            "       rw sweep --config FILE --sweep FILE [--backend local|slurm|print] [--processes N] [--dry-run] [...]"
+        )
+        print(
+            "       rw evaluate --config FILE --checkpoint PATH [--step N] [--arms A,B] [--against WORKDIR[:ARM] ...] […]"
+        )
         print("       rw calibrate --config FILE --checkpoint PATH [--queries N] [--rollouts K] [--workdir DIR] [...]")
+        print("       rw baselines --config FILE | --outcomes llmrouter9 [--only A,B] [--yes] [--dry-run] [...]")
         print("       rw doctor --config FILE [--no-spend] [--config.a.b=v ...]")
         print("       rw report WORKDIR... [--out DIR]")
         print("       rw convert --from-hf DIR --to PATH | --from PATH|WORKDIR --to-hf DIR [--dtype D] [--overwrite]")
@@ -99,7 +111,7 @@ def parse_arguments(name: str, argv: Sequence[str], add_flags: AddFlags | None =
     )
     parser.add_argument("--config", required=True, help="FILE or FILE:NAME, a Python file with get_config()")
     parser.add_argument("--workdir", default="", help="directory of the run (default: runs/<config name>)")
-    if name in ("train", "warmstart"):
+    if name in ("train", "warmstart", "evaluate"):
         parser.add_argument(DRY_RUN, action="store_true", help="estimate calls and USD; call nobody, change nothing")
         parser.add_argument(ALLOW_LIVE, action="store_true", help="in a replay: ask and pay for what was not recorded")
         parser.add_argument("--processes", metavar="N", help="processes of the job, one a host; auto: ask the machine")
@@ -109,21 +121,34 @@ def parse_arguments(name: str, argv: Sequence[str], add_flags: AddFlags | None =
         parser.add_argument(NO_SPEND, action="store_true", help="ask Workers for nothing that costs anything")
     if add_flags is not None:
         add_flags(parser)
-    known, rest = parser.parse_known_args(argv)
-    overrides = [("workers.allow_live", "true")] if ALLOW_LIVE in argv else []
-    while rest:
-        head = rest.pop(0)
-        if not head.startswith("--config."):
-            raise ConfigError(f"unknown argument {head!r}; config values are set as --config.section.key=value")
-        key, equals, text = head.removeprefix("--config.").partition("=")
-        if not equals:
-            if not rest:
-                raise ConfigError(f"--config.{key} needs a value: --config.{key}=VALUE")
-            text = rest.pop(0)
-        overrides.append((key, text))
+    others, overrides = _apart(argv)
+    known, unknown = parser.parse_known_args(others)
+    if unknown:
+        raise ConfigError(f"unknown argument {unknown[0]!r}; config values are set as --config.section.key=value")
+    if ALLOW_LIVE in others:
+        overrides.insert(0, ("workers.allow_live", "true"))
     suffix = WORKDIRS.get(name, "")
     workdir = known.workdir or str(pathlib.Path("runs") / f"{config_name(known.config)}{suffix}")
     return Arguments(known.config, overrides, workdir, known)
+
+
+def _apart(argv: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """(arguments, overrides): a parser would take an override with a space in it for a value of the flag before it."""
+    others: list[str] = []
+    overrides: list[tuple[str, str]] = []
+    rest = list(argv)
+    while rest:
+        head = rest.pop(0)
+        if not head.startswith(OVERRIDE):
+            others.append(head)
+            continue
+        key, equals, text = head.removeprefix(OVERRIDE).partition("=")
+        if not equals:
+            if not rest:
+                raise ConfigError(f"{OVERRIDE}{key} needs a value: {OVERRIDE}{key}=VALUE")
+            text = rest.pop(0)
+        overrides.append((key, text))
+    return others, overrides
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -19,12 +19,12 @@ from rw.evaluation.arms import scripted_routers
 from rw.evaluation.spending_tables import Books
 from rw.evaluation.table import Table, print_one, terminal
 from rw.learner.placement import Placement
-from rw.memory import abstract_mesh, device_memory, memory_table
+from rw.memory import DeviceMemory, abstract_mesh, device_memory, evaluation_memory, memory_table
 from rw.model.qwen3 import shapes_of
 from rw.parts import check_vocabulary, load_codec
 from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.prompts import Prompts
-from rw.questions import held_out_queries, query_batches
+from rw.questions import check_asked, generalisation_queries, held_out_queries, query_batches
 from rw.run_config import RunConfig
 from rw.sharding import check_tensor
 from rw.types import Mode, Query, Role, WorkerCard
@@ -52,8 +52,7 @@ class Measured:
 
 def dry_run_training(config: RunConfig, workdir_path: str) -> int:
     """Estimates a whole run; returns 0, or 2 where a cap cannot be enough."""
-    warm = [] if warm_start_is_there(config, workdir_path) else [warm_start_phase(config)]
-    return _dry_run(config, workdir_path, [*warm, *run_phases(config)])
+    return _dry_run(config, workdir_path, _training_phases(config, workdir_path))
 
 
 def dry_run_warm_start(config: RunConfig, workdir_path: str) -> int:
@@ -68,17 +67,57 @@ def dry_run_calibration(config: RunConfig, workdir_path: str, queries: int) -> i
     return _dry_run(config, workdir_path, [phase])
 
 
+def dry_run_evaluation(config: RunConfig, workdir_path: str, free: int, forced: Sequence[Mode]) -> int:
+    """Estimates an evaluation; returns 0, or 2 where a cap cannot be enough.
+
+    Args:
+        free: arms in which the router chooses its mode.
+        forced: the modes of the others, one an arm.
+    """
+    queries = [*held_out_queries(config)[1], *generalisation_queries(config)]
+    check_asked(config, queries)
+    only, count = config.schedule.mode, free * len(queries)
+    chosen = Phase("evaluation", 0, count) if only is None else Phase("evaluation", count, 0, mode=only)
+    phases = [Phase(f"mode {mode.word} forced", len(queries), 0, mode=mode) for mode in forced]
+    return _dry_run(config, workdir_path, [chosen, *phases], queries, evaluation_memory)
+
+
 def _of_worker(measured: Measured, worker_id: str) -> tuple[float | None, int]:
     return measured.usd_by_worker.get(worker_id, (None, 0))
 
 
-def _dry_run(config: RunConfig, workdir_path: str, phases: Sequence[Phase]) -> int:
+@dataclasses.dataclass(frozen=True)
+class _Basis:
+    """An estimate and what it rests on."""
+
+    found: Estimate
+    terms: Sequence[WorkerTerms]
+    lengths: Lengths
+    measured: Measured
+    shortfalls: Sequence[str]  # caps that cannot be enough
+    remarks: Sequence[str]
+
+
+def training_estimate(config: RunConfig, workdir_path: str) -> tuple[Estimate, Sequence[str]]:
+    """(calls and USD of a whole run, sentences on caps that cannot be enough); prints nothing."""
+    basis = _basis(config, workdir_path, _training_phases(config, workdir_path))
+    return basis.found, basis.shortfalls
+
+
+def _training_phases(config: RunConfig, workdir_path: str) -> list[Phase]:
+    warm = [] if warm_start_is_there(config, workdir_path) else [warm_start_phase(config)]
+    return [*warm, *run_phases(config)]
+
+
+def _basis(
+    config: RunConfig, workdir_path: str, phases: Sequence[Phase], queries: Sequence[Query] | None = None
+) -> _Basis:
     check_tensor(config.mesh.tensor, config.model.n_kv_heads)
     Placement(abstract_mesh(config.mesh), shapes_of(config.model), config.batch)  # refuses what a run would
     endpoints = worker_endpoints(config)
     prices = PriceTable.from_endpoints(endpoints)
     measured = read_measured(workdir_path, config.warmstart.policy == "drills")
-    lengths, content = count_tokens(config)
+    lengths, content = count_tokens(config, queries)
     terms = [
         WorkerTerms(worker.id, prices[worker.id], worker.max_output_tokens, *_of_worker(measured, worker.id))
         for worker in endpoints
@@ -86,15 +125,28 @@ def _dry_run(config: RunConfig, workdir_path: str, phases: Sequence[Phase]) -> i
     shows_previous = config.protocol.multi_previous == "reply"
     found = estimate(phases, terms, lengths, shows_previous, measured.calls_by_mode)
     reserved = {worker.id: worst_case_usd(prices, worker, content) for worker in endpoints}
-    shortfalls, remarks = judge_caps(config, found, reserved)
+    return _Basis(found, terms, lengths, measured, *judge_caps(config, found, reserved))
+
+
+def _dry_run(
+    config: RunConfig,
+    workdir_path: str,
+    phases: Sequence[Phase],
+    queries: Sequence[Query] | None = None,
+    memory_of: Callable[[RunConfig], DeviceMemory] = device_memory,
+) -> int:
+    """Prints the estimate; `queries` and `memory_of` are by default those of a training run."""
+    basis = _basis(config, workdir_path, phases, queries)
     console = terminal()
-    memory = memory_table(config, device_memory(config))
-    for table in (*phase_tables(found), mode_table(found), worker_table(found, terms), memory):
+    memory = memory_table(config, memory_of(config))
+    tables = (*phase_tables(basis.found), mode_table(basis.found), worker_table(basis.found, basis.terms), memory)
+    for table in tables:
         print_one(table, console)
-    for sentence in (*notes(config, lengths, measured, terms), *remarks, *shortfalls):
+    said = notes(config, basis.lengths, basis.measured, basis.terms)
+    for sentence in (*said, *basis.remarks, *basis.shortfalls):
         console.print(sentence, markup=False, soft_wrap=True)
     console.print("Nothing was sent and nothing was spent.", markup=False, soft_wrap=True)
-    return 2 if shortfalls else 0
+    return 2 if basis.shortfalls else 0
 
 
 def warm_start_is_there(config: RunConfig, workdir_path: str) -> bool:
@@ -137,18 +189,22 @@ def run_phases(config: RunConfig) -> list[Phase]:
     ]
 
 
-def count_tokens(config: RunConfig) -> tuple[Lengths, str]:
-    """Lengths of the first batches of questions and of those held out, and a Worker's message with the longest.
+def run_queries(config: RunConfig) -> list[Query]:
+    """The questions of a training run's first batches and those held out."""
+    batches, size = query_batches(config), config.queries_per_batch
+    queries = [query for b in range(min(BATCHES, config.steps)) for query in batches(b, size)]
+    return queries + [query for held_out in held_out_queries(config) for query in held_out]
+
+
+def count_tokens(config: RunConfig, queries: Sequence[Query] | None = None) -> tuple[Lengths, str]:
+    """Lengths of the questions, by default `run_queries`, and a Worker's message with the longest.
 
     Raises:
         DataError: the prompt of one of them is over the limit, so that the run would not begin.
     """
     codec, prompts = load_codec(config.tokenizer.path), Prompts.load(config.protocol.templates)
     check_vocabulary(config, codec)
-    batches, size = query_batches(config), config.queries_per_batch
-    queries: list[Query] = [query for b in range(min(BATCHES, config.steps)) for query in batches(b, size)]
-    for held_out in held_out_queries(config):
-        queries += held_out
+    queries = run_queries(config) if queries is None else queries
     card = WorkerCard("worker_1", "Any.")  # the first prompt names no Worker
     protocol = RouterProtocol(codec, prompts, (card,), config.protocol)
     for query in queries:
@@ -196,11 +252,11 @@ def judge_caps(config: RunConfig, found: Estimate, reserved: Mapping[str, float]
         reserved: by Worker, what has to be free under every cap before its shortest call is sent.
     """
     budget, shortfalls, remarks = config.budget, [], []
-    training = next((usd for phase, _, usd in found.phases if phase.name == "training"), Range(0, 0, 0))
-    for key, cap_usd, usd in (
-        ("budget.run_usd", budget.run_usd, found.usd),
-        ("budget.step_usd", budget.step_usd, training * (1 / config.steps)),
-    ):
+    caps = [("budget.run_usd", budget.run_usd, found.usd)]
+    training = next((usd for phase, _, usd in found.phases if phase.name == "training"), None)
+    if training is not None:
+        caps.append(("budget.step_usd", budget.step_usd, training * (1 / config.steps)))
+    for key, cap_usd, usd in caps:
         if cap_usd is None:
             continue
         said = f"{key}={cap_usd:g} USD, estimated {' / '.join(amount(getattr(usd, name)) for name in ESTIMATES)}"
@@ -272,7 +328,7 @@ def notes(config: RunConfig, lengths: Lengths, measured: Measured, terms: Sequen
     lines = ["Low, typical and worst assume:", *(f"  - {assumption}" for assumption in ASSUMPTIONS)]
     lines.append(
         f"Questions: {lengths.question_mean:.0f} tokens on average and {lengths.question_longest:.0f} at most, by the "
-        "router's tokenizer, of the first batches and those held out."
+        "router's tokenizer, of those asked (of a training run: of the first batches and those held out)."
     )
     known = sum(worker.measured_usd is not None for worker in terms)
     if measured.spent_usd or known:

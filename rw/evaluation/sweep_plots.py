@@ -1,0 +1,121 @@
+"""The plot of a sweep: accuracy, cost and modes against what was swept, and accuracy against cost."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from rw.evaluation import style
+from rw.evaluation.aggregate import WORDS
+from rw.evaluation.sweep_results import Setting, point_metric
+from rw.evaluation.table import cost_unit
+
+
+def write_plot(grouped: Sequence[Setting], path: pathlib.Path, title: str) -> pathlib.Path | None:
+    """Draws the sweep; None, and an older file goes, where no setting is measured yet."""
+    measured = [setting for setting in grouped if setting.over_seeds("accuracy") is not None]
+    if not measured:
+        path.unlink(missing_ok=True)
+        return None
+    factor, unit = cost_unit(found[0] for setting in measured if (found := setting.over_seeds("cost_usd")))
+    made, [[accuracy, pareto], [cost, modes]] = style.figure(f"Sweep {title}", 2, 2, size=(11, 7.5))
+    places, labels, key = _places(measured)
+    for axes, words, metric, scale in (
+        (accuracy, "% of questions answered right", "accuracy", 100.0),
+        (cost, f"Workers' cost a question, {unit}", "cost_usd", factor),
+    ):
+        style.plain(axes, x=key, y=words)
+        _over_places(axes, places, measured, metric, scale)
+        _ticks(axes, places, labels)
+    cost.set_ylim(bottom=0)
+    style.plain(modes, x=key, y="% of questions in each mode")
+    _stacked_modes(modes, places, measured)
+    _ticks(modes, places, labels)
+    _pareto(pareto, measured, labels, factor, unit)
+    style.mode_legend(made, WORDS)
+    style.save(made, path)
+    return path
+
+
+def _places(measured: Sequence[Setting]) -> tuple[list[float], list[str], str]:
+    """(places on the x axis, their words, its name): the value itself where one number was swept, else any place."""
+    keys = list(dict.fromkeys(key for setting in measured for key in setting.values))
+    if len(keys) == 1:
+        found = [setting.values.get(keys[0]) for setting in measured]
+        name = keys[0].rpartition(".")[2].replace("_", " ")
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in found):
+            return [float(value) for value in found], [f"{value:g}" for value in found], name
+        return [float(place) for place in range(len(found))], [str(value) for value in found], name
+    labels = [
+        "\n".join(f"{key.rpartition('.')[2]} {value}" for key, value in s.values.items()) or "all" for s in measured
+    ]
+    return [float(place) for place in range(len(measured))], labels, ""
+
+
+def _ticks(axes: Axes, places: Sequence[float], labels: Sequence[str]) -> None:
+    slanted = {"rotation": 30, "ha": "right"} if max(map(len, labels)) > 6 else {}
+    axes.set_xticks(places, labels, fontsize=style.SMALL, **slanted)
+
+
+def _over_places(axes: Axes, places: Sequence[float], measured: Sequence[Setting], metric: str, scale: float) -> None:
+    """The mean over seeds as a line, their range as bars, every seed as a dot."""
+    found = [
+        (place, setting, v)
+        for place, setting in zip(places, measured, strict=True)
+        if (v := setting.over_seeds(metric))
+    ]
+    for place, setting, _ in found:
+        dots = [scale * value for point in setting.points if (value := point_metric(point, metric)) is not None]
+        axes.plot([place] * len(dots), dots, ".", color=style.GREY, alpha=0.5, markersize=7)
+    order = np.argsort([place for place, _, _ in found])
+    x = np.array([found[i][0] for i in order])
+    mean, low, high = (scale * np.array([found[i][2][k] for i in order]) for k in range(3))
+    axes.errorbar(x, mean, yerr=[mean - low, high - mean], fmt="o-", color=style.RED, elinewidth=1.2, capsize=3)
+
+
+def _stacked_modes(axes: Axes, places: Sequence[float], measured: Sequence[Setting]) -> None:
+    gaps = np.diff(sorted(places))
+    width = 0.8 * float(gaps.min()) if len(gaps) and gaps.min() > 0 else 0.8
+    base = np.zeros(len(places))
+    for word in WORDS:
+        heights = np.array([100 * (setting.over_seeds(word) or (0.0,))[0] for setting in measured])
+        axes.bar(places, heights, width, bottom=base, color=style.MODE_COLOURS[word], edgecolor="white", linewidth=0.6)
+        base += heights
+    axes.set_ylim(0, 100)
+
+
+def _pareto(axes: Axes, measured: Sequence[Setting], labels: Sequence[str], factor: float, unit: str) -> None:
+    """Accuracy against cost, a point a setting; the line joins those that no other beats in both."""
+    style.plain(axes, x=f"Workers' cost a question, {unit}", y="% of questions answered right")
+    points = []
+    for setting, label in zip(measured, labels, strict=True):
+        accuracy, cost = setting.over_seeds("accuracy"), setting.over_seeds("cost_usd")
+        if accuracy is None or cost is None:
+            continue
+        x, y = factor * cost[0], 100 * accuracy[0]
+        points.append((x, y))
+        axes.errorbar(
+            [x], [y], xerr=[[x - factor * cost[1]], [factor * cost[2] - x]],
+            yerr=[[y - 100 * accuracy[1]], [100 * accuracy[2] - y]], fmt="o", color=style.RED, elinewidth=1, capsize=2,
+        )  # fmt: skip
+        axes.annotate(
+            label.replace("\n", ", "), (x, y), xytext=(6, 5), textcoords="offset points", fontsize=style.SMALL
+        )
+    if not points:
+        style.say_inside(axes, "no cost is known")
+        return
+    front = pareto_front(points)
+    axes.plot([x for x, _ in front], [y for _, y in front], "--", color=style.GREY, linewidth=1)
+    axes.margins(0.15)
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those (cost, accuracy) that none beats with less cost and more accuracy, by cost."""
+    front: list[tuple[float, float]] = []
+    for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not front or y > front[-1][1]:
+            front.append((x, y))
+    return front
