@@ -14,10 +14,15 @@ from rw.evaluation.learned_routers import FITS, LearnedRouter
 from rw.evaluation.outcomes import Outcome
 from rw.evaluation.response_matrix import ResponseMatrix
 from rw.evaluation.selection import NEED_ANSWERS, RULES, always
+from rw.types import Mode
 
 PREFIX = "baseline_"
 ALWAYS = "always"  # one arm a Worker
-EPISODES = ("knn_multi", "prompt_llm", "prompt_single", "prompt_multi", "prompt_agentic")  # make calls of their own
+PROMPTED: dict[str, Mode | None] = {  # the router before any training, its mode free or forced
+    "prompt_llm": None,
+    **{f"prompt_{mode.word}": mode for mode in Mode},
+}
+EPISODES = ("knn_multi", *PROMPTED)  # make calls of their own
 NAMES = (ALWAYS, *RULES, *FITS, *EPISODES)
 
 

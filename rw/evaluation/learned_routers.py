@@ -25,7 +25,7 @@ from rw.evaluation.contrastive_router import router_dc
 from rw.evaluation.embeddings import Embedding
 from rw.evaluation.factorised_router import matrix_factorisation
 from rw.evaluation.outcomes import Outcome
-from rw.evaluation.response_matrix import ResponseMatrix
+from rw.evaluation.response_matrix import MatrixQuestion, ResponseMatrix
 from rw.evaluation.selection import best_workers, chosen
 
 NEIGHBOURS = 20
@@ -119,12 +119,12 @@ class LearnedRouter:
         return np.asarray(self._predict(self._embedding(texts)), float)
 
 
-def without_questions_of(train: ResponseMatrix, test: ResponseMatrix) -> ResponseMatrix:
+def without_questions_of(train: ResponseMatrix, asked: Sequence[MatrixQuestion]) -> ResponseMatrix:
     """The training questions that no test question asks, but for case, spaces and typography; learned routers must not
     know these."""
-    asked, ids = {normalised(text) for text in test.texts}, {question.id for question in test.questions}
+    texts, ids = {normalised(question.text) for question in asked}, {question.id for question in asked}
     kept = [
-        question.id for question in train.questions if question.id not in ids and normalised(question.text) not in asked
+        question.id for question in train.questions if question.id not in ids and normalised(question.text) not in texts
     ]
     return train.select(kept)
 

@@ -155,16 +155,13 @@ def write_matrix(path: str | os.PathLike[str], matrix: ResponseMatrix) -> pathli
     """Writes the file whole or not at all, and returns it."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [
-        json.dumps({**vars(question), "cells": [vars(cell) for cell in row]}) + "\n"
-        for question, row in zip(matrix.questions, matrix.cells, strict=True)
-    ]
+    rows = _rows(matrix)
     header = {
         "matrix": FORMAT_VERSION,
         "workers": [vars(worker) for worker in matrix.workers],
         "about": dict(matrix.about),
         "digests": digests(matrix),
-        "rows": _digest("".join(rows)),
+        "rows": rows_digest(matrix),
     }
     aside = path.with_suffix(".jsonl.part")
     with open(aside, "w", encoding="utf-8") as file:
@@ -202,6 +199,18 @@ def digests(matrix: ResponseMatrix) -> dict[str, str]:
         "questions": _digest([[question.id, question.text] for question in matrix.questions]),
         "conditions": str(matrix.about.get("conditions", "")),
     }
+
+
+def rows_digest(matrix: ResponseMatrix) -> str:
+    """sha256 (hex) of all that it says of its questions."""
+    return _digest("".join(_rows(matrix)))
+
+
+def _rows(matrix: ResponseMatrix) -> list[str]:
+    return [
+        json.dumps({**vars(question), "cells": [vars(cell) for cell in row]}) + "\n"
+        for question, row in zip(matrix.questions, matrix.cells, strict=True)
+    ]
 
 
 def fitting(

@@ -96,9 +96,9 @@ def test_training_questions_that_are_tested_are_left_out():
     same_text = dataclasses.replace(TRAIN.questions[5], text=TEST.questions[2].text.upper())
     same_id = dataclasses.replace(TRAIN.questions[6], id=TEST.questions[0].id)
     questions = (*TRAIN.questions[:5], same_text, same_id, *TRAIN.questions[7:])
-    kept = without_questions_of(dataclasses.replace(TRAIN, questions=questions), TEST)
+    kept = without_questions_of(dataclasses.replace(TRAIN, questions=questions), TEST.questions)
     assert [one.id for one in kept.questions] == [one.id for n, one in enumerate(TRAIN.questions) if n not in (5, 6)]
-    assert without_questions_of(TRAIN, TEST) == TRAIN
+    assert without_questions_of(TRAIN, TEST.questions) == TRAIN
 
 
 def test_without_training_questions_there_is_nothing_to_learn(embedding):
