@@ -17,7 +17,7 @@ from absl import logging
 
 from rw import progress
 from rw.config import as_dict
-from rw.errors import ConfigError, DataError
+from rw.errors import DataError
 from rw.evaluation.outcomes import (
     ArmResult,
     Outcome,
@@ -29,7 +29,7 @@ from rw.evaluation.outcomes import (
 )
 from rw.learner.checkpoint import config_fingerprint, lasting_fingerprint
 from rw.parts import Parts
-from rw.questions import draw_of_generalisation, draw_of_test
+from rw.questions import check_asked, draw_of_generalisation, draw_of_test
 from rw.rollout.record import write_trajectories
 from rw.run_config import MAY_CHANGE, RunConfig
 from rw.types import Group, Query
@@ -142,14 +142,9 @@ def evaluated_arms(parts: Parts) -> Arms:
     Raises:
         ConfigError: the config has neither.
     """
-    config = parts.config
-    if not parts.test and not parts.held_out:
-        raise ConfigError(
-            "this config has no test questions: set evaluation.test_queries"
-            + (", and data.test_files or data.held_out_files" if config.data.source == "files" else "")
-        )
-    draw = {**draw_of_test(config), **draw_of_generalisation(config)}
-    return Arms(parts, [*parts.test, *parts.held_out], draw)
+    queries = [*parts.test, *parts.held_out]
+    check_asked(parts.config, queries)
+    return Arms(parts, queries, {**draw_of_test(parts.config), **draw_of_generalisation(parts.config)})
 
 
 def conditions(config: RunConfig) -> str:

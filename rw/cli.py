@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "       rw sweep --config FILE --sweep FILE [--backend local|slurm|print] [--processes N] [--dry-run] [...]"
         )
         print(
-            "       rw evaluate --config FILE --checkpoint PATH [--step N] [--arms A,B] [--against WORKDIR[:ARM] ...] […]"
+            "       rw evaluate --config FILE --checkpoint PATH [--step N] [--arms A,B] [--against WORKDIR ...] [...]"
         )
         print("       rw calibrate --config FILE --checkpoint PATH [--queries N] [--rollouts K] [--workdir DIR] [...]")
         print("       rw baselines --config FILE | --outcomes llmrouter9 [--only A,B] [--yes] [--dry-run] [...]")

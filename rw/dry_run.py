@@ -328,7 +328,7 @@ def notes(config: RunConfig, lengths: Lengths, measured: Measured, terms: Sequen
     lines = ["Low, typical and worst assume:", *(f"  - {assumption}" for assumption in ASSUMPTIONS)]
     lines.append(
         f"Questions: {lengths.question_mean:.0f} tokens on average and {lengths.question_longest:.0f} at most, by the "
-        "router's tokenizer, of those asked (of a training run: of the first batches and those held out)."
+        "router's tokenizer: of an evaluation all, of a training run the first batches and those held out."
     )
     known = sum(worker.measured_usd is not None for worker in terms)
     if measured.spent_usd or known:

@@ -6,8 +6,10 @@ first checkpoint has nothing else that remembers its config.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -22,8 +24,10 @@ from rw.model.hf_files import read_hf
 from rw.model.qwen3 import init_params, shapes_of
 from rw.parts import Parts, params_path
 from rw.run_config import MAY_CHANGE, PLACEMENT
+from rw.saved_router import RouterPlace
 from rw.warmstart import warm_start
 
+NUMERICS = ("param_dtype", "compute_dtype", "attention", "attention_chunk", "remat")  # of the model
 # The parts of a config that decide what it is, by init.source.
 DECIDED_BY = {"random": ("seed",), "params": (), "warmstart": ("warmstart", "protocol")}
 
@@ -56,16 +60,32 @@ def random_params(parts: Parts) -> Any:
 
 def saved_params(parts: Parts) -> Any:
     """The parameters that init.path names, in `param_dtype`: of a Hugging Face directory, or saved ones."""
-    source, model = params_path(parts.config.init.path), parts.config.model
-    if files := router_files.files_beside(source):  # shapes would not tell another rope_theta
-        check_fits(files, model)
-    if is_hf(source):
-        router_files.check_tokenizer(source, parts.codec)
-        return read_hf(source, model, parts.param_shardings)
-    params, metadata = parts.load_params(source)
-    check_tokenizer(parts, source, metadata)
-    check_shapes(source, params, model)
-    return {name: x.astype(model.param_dtype) for name, x in params.items()}
+    path = pathlib.Path(params_path(parts.config.init.path))
+    place = RouterPlace(path, "saved parameters", files=router_files.files_beside(path))
+    return read_router(parts, place, "init.path")[0]
+
+
+def read_router(parts: Parts, place: RouterPlace, key: str) -> tuple[Any, int | None]:
+    """(a saved router's parameters on the run's mesh, in `param_dtype`; updates that made it, None: not known).
+
+    Args:
+        key: what named it, for errors.
+
+    Raises:
+        RwError: it cannot be read, or is of another tokenizer, model or shape.
+    """
+    model = parts.config.model
+    if place.files is not None:
+        check_fits(place.files, model)
+    if is_hf(place.path):
+        router_files.check_tokenizer(place.path, parts.codec, key)
+        return read_hf(place.path, model, parts.param_shardings), None
+    params, metadata = place.load(parts.param_shardings)
+    check_tokenizer(parts, place.path, metadata, key)
+    check_shapes(place.path, params, model)
+    check_model(place.path, place.model(metadata) or {}, model)
+    made = {name: x.astype(model.param_dtype) for name, x in params.items()}
+    return made, metadata.get("step", place.step)
 
 
 def keep_origin_files(parts: Parts, path: pathlib.Path) -> None:
@@ -98,13 +118,25 @@ def check_origin(path: pathlib.Path, stored: dict[str, Any], wanted: dict[str, A
         )
 
 
-def check_tokenizer(parts: Parts, path: str, metadata: dict[str, Any]) -> None:
-    """Raises CheckpointError where saved parameters belong to another tokenizer."""
+def check_tokenizer(parts: Parts, path: pathlib.Path, metadata: dict[str, Any], key: str) -> None:
+    """Raises CheckpointError where saved parameters, which `key` names, belong to another tokenizer."""
     stored = metadata.get("tokenizer_fingerprint")
     if stored != parts.codec.fingerprint:
         raise CheckpointError(
             f"the parameters at {path} were trained with tokenizer {str(stored)[:16]}…, this config has "
-            f"{parts.codec.fingerprint[:16]}…; set tokenizer.path to the former, or init.path to other parameters"
+            f"{parts.codec.fingerprint[:16]}…; set tokenizer.path to the former, or {key} to other parameters"
+        )
+
+
+def check_model(path: pathlib.Path, stored: Mapping[str, Any], model: ModelConfig) -> None:
+    """Raises CheckpointError where parameters were made for another model of the same shapes: with another rope_theta,
+    say. Dtypes and what only decides how the same is computed may differ."""
+    wanted = {name: value for name, value in dataclasses.asdict(model).items() if name not in NUMERICS}
+    known = {name: value for name, value in stored.items() if name in wanted}
+    if changes := config_changes(known, {name: wanted[name] for name in known}):
+        raise CheckpointError(
+            f"the parameters at {path} are of another model than config.model: {'; '.join(changes)}; set the former "
+            "values, or take other parameters"
         )
 
 

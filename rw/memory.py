@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -45,10 +45,11 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of each device: what it holds from the first step to the last, and what each phase of a step adds."""
+    """Bytes of each device: what it holds all the time, and what each phase adds, one at a time."""
 
     held: Sequence[Part]
-    phases: Mapping[str, Sequence[Part]]  # of rollouts, learning, publishing, resuming: one at a time
+    phases: Mapping[str, Sequence[Part]]
+    always: Part  # of a phase: what it takes however short its rows are
 
     @property
     def held_bytes(self) -> float:
@@ -56,8 +57,8 @@ class DeviceMemory:
 
     @property
     def least_bytes(self) -> float:
-        """What a step takes however short its rows are: what is held, and the gradient sum."""
-        return self.held_bytes + self.phases["learning"][0].size
+        """What it takes however short its rows are."""
+        return self.held_bytes + self.always.size
 
     @property
     def peak_bytes(self) -> float:
@@ -74,7 +75,8 @@ class Limit:
 
 
 def device_memory(config: RunConfig) -> DeviceMemory:
-    """Memory of each device under `config.mesh`. Raises ConfigError where a parameter does not divide over the mesh."""
+    """What training takes of each device under `config.mesh`. Raises ConfigError where a parameter does not divide over
+    the mesh."""
     mesh, model = abstract_mesh(config.mesh), config.model
     shapes = shapes_of(model)
     split = param_shardings(mesh, shapes)
@@ -88,17 +90,28 @@ def device_memory(config: RunConfig) -> DeviceMemory:
         Part("reference", own, "the frozen initial router"),
         Part("sampler's weights", published, f"{model.compute_dtype}, split over tensor"),
     )
+    gradient_sum = Part("gradient sum", summed, "over micro-batches")
     phases = {
         "rollouts": _rollout_parts(config),
         "learning": (
-            Part("gradient sum", summed, "over micro-batches"),
+            gradient_sum,
             Part("micro-batch's gradient", own, "before it is added"),
             *_activation_parts(config, mesh, shapes),
         ),
         "publishing": (Part("next weights", published, "before the old ones go"),),
         "resuming": (Part("restored state", 3 * own, "before the fresh one goes"),),
     }
-    return DeviceMemory(held, phases)
+    return DeviceMemory(held, phases, gradient_sum)
+
+
+def evaluation_memory(config: RunConfig) -> DeviceMemory:
+    """What an evaluation takes of each device: no gradient, moments or reference. ConfigError as above."""
+    mesh, shapes = abstract_mesh(config.mesh), shapes_of(config.model)
+    own = _tree_bytes(shapes, param_shardings(mesh, shapes), config.model.param_dtype)
+    published = _tree_bytes(shapes, sampler_shardings(mesh, shapes), config.model.compute_dtype)
+    read = Part("parameters", own, f"in {config.model.param_dtype}, as they are read")
+    held = (Part("sampler's weights", published, f"{config.model.compute_dtype}, split over tensor"),)
+    return DeviceMemory(held, {"reading": (read,), "rollouts": _rollout_parts(config)}, read)
 
 
 def abstract_mesh(mesh: MeshConfig) -> AbstractMesh:
@@ -170,23 +183,28 @@ def free_memory() -> float:
         return math.inf
 
 
-def check_memory(config: RunConfig, limit: Limit | None = None) -> None:
-    """Raises ConfigError, with the figures and a remedy, where a device cannot even hold what a step always takes, and
-    warns where it may not hold the most that a step can come to.
+def check_memory(
+    config: RunConfig,
+    limit: Limit | None = None,
+    memory_of: Callable[[RunConfig], DeviceMemory] = device_memory,
+) -> None:
+    """Raises ConfigError, with the figures and a remedy, where a device cannot even hold what is always taken, and
+    warns where it may not hold the most that it can come to.
 
     Args:
         limit: of a device; None asks the devices here, which starts them.
+        memory_of: what is to be done: training, or `evaluation_memory`.
     """
     limit = limit or device_limit()
-    found = device_memory(config)
+    found = memory_of(config)
     if found.least_bytes <= limit.size:
         if found.peak_bytes > limit.size:
             _warn(found, limit)
         return
-    parts = ", ".join(f"{part.name} {_gib(part.size)}" for part in (*found.held, found.phases["learning"][0]))
+    parts = ", ".join(f"{part.name} {_gib(part.size)}" for part in (*found.held, found.always))
     raise ConfigError(
         f"each device would have to hold {_gib(found.least_bytes)} GiB ({parts}) under {_mesh_words(config.mesh)}, but "
-        f"there are {_gib(limit.size)} GiB {limit.where}: {_remedy(config, limit)}"
+        f"there are {_gib(limit.size)} GiB {limit.where}: {_remedy(config, limit, memory_of)}"
     )
 
 
@@ -198,12 +216,12 @@ def _warn(found: DeviceMemory, limit: Limit) -> None:
     )
 
 
-def _remedy(config: RunConfig, limit: Limit) -> str:
+def _remedy(config: RunConfig, limit: Limit, memory_of: Callable[[RunConfig], DeviceMemory]) -> str:
     fsdp = config.mesh.fsdp
     while (fsdp := 2 * fsdp) * config.mesh.data * config.mesh.tensor <= _LARGEST_MESH:
         wider = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, fsdp=fsdp))
         try:
-            found = device_memory(wider)
+            found = memory_of(wider)
         except ConfigError:  # an axis that no longer divides
             break
         if found.least_bytes <= limit.size:

@@ -236,10 +236,14 @@ async def open_parts(
     workdir: Workdir,
     processes: Processes | None = None,
     interrupts: Interrupts | None = None,
+    trains: bool = True,
 ) -> AsyncIterator[Parts]:
     """Builds and starts everything, and closes it in the reverse order, whatever happens in between.
 
     `processes` and `interrupts` are by default those of a process alone that nobody stops.
+
+    Args:
+        trains: whether training questions will be asked, so that all of them must fit.
     """
     processes, interrupts = processes or Processes(), interrupts or Interrupts()
     async with contextlib.AsyncExitStack() as stack:
@@ -262,7 +266,7 @@ async def open_parts(
         prompts = Prompts.load(config.protocol.templates)
         protocol = RouterProtocol(codec, prompts, cards, config.protocol)
         queries = query_batches(config)
-        train = check_prompts(protocol, queries, config.steps, config.queries_per_batch)
+        train = check_prompts(protocol, queries, config.steps if trains else 0, config.queries_per_batch)
         validation, test = held_out_queries(config)
         held_out = generalisation_queries(config)
         for query in (*validation, *test, *held_out):
@@ -312,6 +316,7 @@ def run_interruptible(
     body: Callable[[Parts], Awaitable[None]],
     after_stop: str,
     processes: Processes,
+    trains: bool = True,
 ) -> int:
     """Runs `body` with the parts of a run in a working directory of its own; returns the exit code.
 
@@ -327,7 +332,7 @@ def run_interruptible(
         try:
             await check_same_config(config, processes)
             await check_same_workdir(workdir, processes)
-            async with open_parts(config, workdir, processes, interrupts) as parts:
+            async with open_parts(config, workdir, processes, interrupts, trains) as parts:
                 watching = asyncio.create_task(interrupts.watch(workdir.file(STOP_FILE)))
                 try:
                     await body(parts)

@@ -93,6 +93,13 @@ def generalisation_queries(config: RunConfig) -> list[Query]:
     return list(file_questions(config.data).held_out) if config.data.source == "files" else []
 
 
+def check_asked(config: RunConfig, queries: Sequence[Query]) -> None:
+    """Raises ConfigError where an evaluation has nothing to ask."""
+    if not queries:
+        files = ", and data.test_files or data.held_out_files" if config.data.source == "files" else ""
+        raise ConfigError(f"this config has no test questions: set evaluation.test_queries{files}")
+
+
 def draw_seed_of_test(config: RunConfig) -> int:
     """What draws the simulated test questions."""
     seed = config.evaluation.test_seed

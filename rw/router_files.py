@@ -69,13 +69,13 @@ def tokenizer_bytes(path: str | os.PathLike) -> bytes:
     return lzma.decompress(data) if pathlib.Path(path).suffix == ".xz" else data
 
 
-def check_tokenizer(directory: str | os.PathLike, codec: TokenCodec) -> None:
-    """Raises CheckpointError unless the tokenizer of a Hugging Face directory is that of the run."""
+def check_tokenizer(directory: str | os.PathLike, codec: TokenCodec, key: str) -> None:
+    """Raises CheckpointError unless the tokenizer of a Hugging Face directory, named by `key`, is that of the run."""
     found = tokenizer_of(directory)
     if found.fingerprint != codec.fingerprint:
         raise CheckpointError(
             f"the tokenizer of {directory} is {found.fingerprint[:16]}…, this config has {codec.fingerprint[:16]}…; "
-            f"set --config.tokenizer.path={pathlib.Path(directory) / TOKENIZER}, or init.path to other weights"
+            f"set --config.tokenizer.path={pathlib.Path(directory) / TOKENIZER}, or {key} to other weights"
         )
 
 

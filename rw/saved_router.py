@@ -13,6 +13,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
 from rw.errors import CheckpointError, ConfigError
 from rw.evaluation.validation import best_validation
 from rw.learner.checkpoint import load_params
@@ -67,40 +69,88 @@ class SavedRouter:
         return max(32_768, protocol.get("prompt_limit", 0) + protocol.get("response_budget", 0))
 
 
-def open_saved_router(path: str | os.PathLike, step: int | None = None) -> SavedRouter:
-    """The router at `path`.
+@dataclasses.dataclass(frozen=True)
+class RouterPlace:
+    """Where a saved router lies, and what is known of it before its parameters are read."""
 
-    Args:
-        path: saved parameters, a name of those that come with rw, or the working directory of a run: its best router by
-            validation, or its last checkpoint where nothing was validated.
-        step: of a run, instead.
+    path: pathlib.Path  # what is read
+    about: str  # why that, in words
+    step: int | None = None  # updates that made it, where the place says so
+    files: pathlib.Path | None = None  # the tokenizer and so on that it came with from Hugging Face
+    run_config: Mapping[str, Any] | None = None  # of the run that made it
+    is_checkpoint: bool = False  # a training state, of which the parameters are a part
+
+    def load(self, shardings: Mapping[str, jax.sharding.Sharding] | None = None) -> tuple[Any, dict[str, Any]]:
+        """(parameters as they are saved, metadata); see `load_params`. Not of a Hugging Face directory.
+
+        Raises:
+            CheckpointError: nothing there, damaged, or of another format.
+        """
+        if self.is_checkpoint:
+            return checkpoint_params(self.path.parent, int(self.path.name), shardings)
+        return load_params(self.path, shardings)
+
+    def model(self, metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The model that the parameters are of, as it was recorded; None where nobody says."""
+        return metadata.get("model") or metadata.get("config", {}).get("model") or (self.run_config or {}).get("model")
+
+
+def open_saved_router(path: str | os.PathLike, step: int | None = None) -> SavedRouter:
+    """The router at `path`; see `find_router`.
 
     Raises:
         ConfigError: a step of what is no run, or a Hugging Face directory.
         CheckpointError: nothing there, no such step, or damaged.
     """
+    place = find_router(path, step)
+    if is_hf(place.path):
+        raise ConfigError(f"{place.path} is a Hugging Face directory; it is imported with --from-hf {place.path}")
+    params, metadata = place.load()
+    described = place.model(metadata)
+    if described is None and place.files is None:
+        raise CheckpointError(
+            f"{place.path} does not say which model its parameters are of; export its run's directory"
+        )
+    model = build(ModelConfig, described, "model.") if described is not None else model_config(place.files)
+    tokenizer = metadata.get("tokenizer_fingerprint")
+    return SavedRouter(params, model, place.path, place.about, tokenizer, place.files, place.run_config)
+
+
+def find_router(path: str | os.PathLike, step: int | None = None) -> RouterPlace:
+    """Where the router of that name lies.
+
+    Args:
+        path: saved parameters, a name of those that come with rw, a Hugging Face directory, or the working directory of
+            a run: its best router by validation, or its last checkpoint where nothing was validated.
+        step: of a run, instead.
+
+    Raises:
+        ConfigError: a step of what is no run.
+        CheckpointError: nothing there, or no such step.
+    """
     path = pathlib.Path(params_path(str(path)))
-    if is_hf(path):
-        raise ConfigError(f"{path} is a Hugging Face directory; it is imported with --from-hf {path}")
-    run = _run_config(path)
+    run = None if is_hf(path) else _run_config(path)
     if run is not None:
         return _of_run(path, run, step)
     if step is not None:
         raise ConfigError(f"--step {step}: {path} is not the working directory of a run; leave it out")
+    if is_hf(path):
+        return RouterPlace(path, "a Hugging Face directory", files=path)
     if (path / LOCK).is_file():
         raise CheckpointError(f"{path} is the working directory of a run that has not come to its first step yet")
-    params, metadata = load_params(path)
+    if not path.exists():
+        raise CheckpointError(f"no parameters at {path}; correct the path, or make them first")
     run = next((found for found in map(_run_config, path.absolute().parents[:2]) if found), None)
     files = files_beside(path) or (files_beside(path.parent.parent / "reference") if run else None)
-    return _router(params, metadata, path, "saved parameters", files, run)
+    return RouterPlace(path, "saved parameters", files=files, run_config=run)
 
 
-def _of_run(workdir: pathlib.Path, run: Mapping[str, Any], step: int | None) -> SavedRouter:
+def _of_run(workdir: pathlib.Path, run: Mapping[str, Any], step: int | None) -> RouterPlace:
     best, steps = _best(workdir), checkpoint_steps(workdir / "checkpoints")
     files = files_beside(workdir / "reference")
     if best is not None and step in (None, best):
         path = workdir / "best" / f"step_{best:06d}"
-        return _router(*load_params(path), path, f"the best by validation, of step {best}", files, run)
+        return RouterPlace(path, f"the best by validation, of step {best}", best, files, run)
     if not steps:
         raise CheckpointError(
             f"{workdir} has no checkpoint yet; the router that it begins from is in {workdir / 'reference'}"
@@ -109,9 +159,8 @@ def _of_run(workdir: pathlib.Path, run: Mapping[str, Any], step: int | None) -> 
     if taken not in steps:
         kept = ", ".join(map(str, sorted({*steps, *([] if best is None else [best])})))
         raise CheckpointError(f"--step {taken}: {workdir} keeps only the routers of steps {kept}")
-    params, metadata = checkpoint_params(workdir / "checkpoints", taken)
     path = workdir / "checkpoints" / str(taken)
-    return _router(params, metadata, path, f"the checkpoint of step {taken}", files, run)
+    return RouterPlace(path, f"the checkpoint of step {taken}", taken, files, run, is_checkpoint=True)
 
 
 def _best(workdir: pathlib.Path) -> int | None:
@@ -133,11 +182,3 @@ def _run_config(path: pathlib.Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return config if isinstance(config, dict) and isinstance(config.get("tokenizer"), dict) else None
-
-
-def _router(params, metadata, path, about, files, run) -> SavedRouter:
-    described = metadata.get("model") or metadata.get("config", {}).get("model") or (run or {}).get("model")
-    if described is None and files is None:
-        raise CheckpointError(f"{path} does not say which model its parameters are of; export its run's directory")
-    model = build(ModelConfig, described, "model.") if described is not None else model_config(files)
-    return SavedRouter(params, model, path, about, metadata.get("tokenizer_fingerprint"), files, run)

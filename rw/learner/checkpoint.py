@@ -291,7 +291,9 @@ def load_params(
     try:
         if path.is_file():
             return _load_file(path, shardings), metadata
-        return read_arrays(path / "params", _stored_shapes(path / "params", shardings)), metadata
+        # The handler itself: a checkpointer would look for a file one level up, and complain.
+        stored = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path / "params")).tree
+        return read_arrays(path / "params", wanted_arrays(stored, shardings)), metadata
     except Exception as error:  # as above
         raise _unreadable(path, error) from error
 
@@ -347,9 +349,11 @@ def _abstract(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree)
 
 
-def _stored_shapes(path: pathlib.Path, shardings: Mapping[str, jax.sharding.Sharding] | None) -> Any:
-    # The handler itself: a checkpointer would look beside the item for a file that lies one level up, and complain.
-    stored = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path)).tree
+def wanted_arrays(stored: Mapping[str, Any], shardings: Mapping[str, jax.sharding.Sharding] | None) -> Any:
+    """What to read of a stored tree of parameters: every array, where `shardings` says or on the first device.
+
+    Raises ValueError where their names differ.
+    """
     if shardings is None:
         first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=first), stored)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from rw.errors import CheckpointError
-from rw.learner.checkpoint import FORMAT_VERSION
+from rw.learner.checkpoint import FORMAT_VERSION, wanted_arrays
 from rw.learner.stored_arrays import read_arrays
 
 
@@ -23,11 +23,17 @@ def checkpoint_steps(directory: str | pathlib.Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdigit())
 
 
-def checkpoint_params(directory: str | pathlib.Path, step: int) -> tuple[Any, dict[str, Any]]:
-    """(parameters on the first device, metadata) of one checkpoint of a run.
+def checkpoint_params(
+    directory: str | pathlib.Path, step: int, shardings: Mapping[str, jax.sharding.Sharding] | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """(parameters, metadata) of one checkpoint of a run.
+
+    Args:
+        shardings: where each array is to lie; every process of a job reads what its devices hold. None puts all on this
+            process's first device.
 
     Raises:
-        CheckpointError: it is damaged, or of another format.
+        CheckpointError: it is damaged, of another format, or holds parameters of other names than `shardings`.
     """
     path = pathlib.Path(directory).absolute() / str(step)
     with _readable(path), ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
@@ -39,7 +45,7 @@ def checkpoint_params(directory: str | pathlib.Path, step: int) -> tuple[Any, di
             "wrote it"
         )
     with _readable(path):
-        return _params(path / "state"), metadata
+        return _params(path / "state", shardings), metadata
 
 
 @contextlib.contextmanager
@@ -53,10 +59,7 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def _params(path: pathlib.Path) -> Any:
-    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+def _params(path: pathlib.Path, shardings: Mapping[str, jax.sharding.Sharding] | None) -> Any:
     stored = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path)).tree["params"]
-    wanted = {
-        "params": jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), stored)
-    }
+    wanted = {"params": wanted_arrays(stored, shardings)}
     return read_arrays(path, wanted, partial=True)["params"]
