@@ -27,7 +27,7 @@ from rw.evaluation.baselines import EPISODES, NAMES, PREFIX, PROMPTED, choose_na
 from rw.evaluation.embeddings import Embedding, HashedNgrams, SentenceEncoder
 from rw.evaluation.learned_routers import FITS, LearnedRouter, without_questions_of
 from rw.evaluation.outcomes import ArmResult, write_arm
-from rw.evaluation.recorded_scores import scores_matrix
+from rw.evaluation.recorded_matrices import scores_matrix
 from rw.evaluation.response_matrix import MatrixQuestion, ResponseMatrix, rows_digest
 from rw.evaluation.results import print_results, write_results
 from rw.final_evaluation import published_router, router_arms

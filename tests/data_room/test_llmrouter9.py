@@ -8,7 +8,7 @@ import pytest
 
 from rw.data.llmrouter9 import DOMAINS, MODELS, REPLY_TOKENS, load_llmrouter9, modelled_cost_usd, split
 from rw.errors import DataError
-from rw.evaluation.recorded_scores import scores_matrix
+from rw.evaluation.recorded_matrices import scores_matrix
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from rw.data.cut_tokenizer import TARGET as TOKENIZER
 from rw.data.replay import NQ6_MODELS, RecordedAnswer, load_nq6, split
 from rw.errors import DataError
 from rw.evaluation.outcomes import outcome
-from rw.evaluation.recorded import Neighbours, Records, recorded_arms
+from rw.evaluation.recorded import Neighbours, recorded_arms
+from rw.evaluation.recorded_matrices import nq6_matrix
 from rw.protocol.chat import TokenCodec
 from rw.protocol.config import ProtocolConfig
 from rw.protocol.dialogue import RouterProtocol
@@ -115,12 +116,12 @@ def test_nearest_neighbours_ask_whom_they_were_answered_by(arms):
 
 
 def test_more_neighbours_outvote_the_nearest():
-    chosen = Neighbours(TRAIN, Records(ANSWERS), neighbours=3).choose(TEST[1])
-    assert chosen.id == "worker_2"  # right on two of three
+    chosen = Neighbours(nq6_matrix(TRAIN, ANSWERS), neighbours=3).choose(TEST[1].metadata["question"])
+    assert WORKERS[chosen] == "worker_2"  # right on two of three
 
 
 def test_likeness_is_the_cosine_of_tf_idf_vectors():
-    neighbours = Neighbours(TRAIN, Records(ANSWERS))
+    neighbours = Neighbours(nq6_matrix(TRAIN, ANSWERS))
     # who, sang, the, song stand in two of three questions: idf ln(4/3) + 1; blue and others in one: ln(4/2) + 1
     common, rare = 1.287682, 1.693147
     vector = neighbours._vector(collections.Counter(["who", "sang", "the", "blue", "song", "unseen"]))
@@ -171,8 +172,8 @@ def test_cutting_long_replies_hides_no_right_answer():
     queries, _, answers = load_nq6()
     codec = TokenCodec.from_file(TOKENIZER)
     marker, room = codec.encode_text("\ncut\n"), 160 - len(codec.encode_text("<observation></observation>"))
-    records, cut = Records(answers), 0
-    for query in queries:
+    whole, cut = nq6_matrix(queries, answers), 0
+    for query, row in zip(queries, whole.cells, strict=True):
         replies = answers[query.metadata["question"]]
         shown = {}
         for model, answer in replies.items():
@@ -180,10 +181,8 @@ def test_cutting_long_replies_hides_no_right_answer():
             cut += len(body) > room
             text = codec.decode(cut_middle(body, marker, room, codec)) if len(body) > room else answer.text
             shown[model] = RecordedAnswer(model, text, 1, 0.0, 0.0, "stop")
-        limited = Records({query.metadata["question"]: shown})
-        assert [records.is_right(query, model) for model in NQ6_MODELS] == [
-            limited.is_right(query, model) for model in NQ6_MODELS
-        ]
+        limited = nq6_matrix([query], {query.metadata["question"]: shown}).cells[0]
+        assert [cell.correct for cell in row] == [cell.correct for cell in limited]
     assert cut > 300
 
 
