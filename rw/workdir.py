@@ -1,7 +1,7 @@
 """A run's directory: one job at a time, one config for its whole life.
 
 Layout: config.json, metrics.jsonl, validation.jsonl, ledger.jsonl, journal/, trajectories/, checkpoints/, warmstart/,
-reference/, best/, evaluation/, report/, tensorboard/; a file STOP, put there by a person, ends the run.
+reference/, best/, evaluation/, report/, tensorboard/, wandb/; a file STOP, put there by a person, ends the run.
 LOCK keeps other runs out, JOB shows the processes of a job that they all have the same directory.
 
 All processes of a job share it. What each writes by itself (ledger.jsonl, journal/, trajectories/) the first has here,

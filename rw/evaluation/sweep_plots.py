@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,49 +23,61 @@ def write_plot(grouped: Sequence[Setting], path: pathlib.Path, title: str) -> pa
         return None
     factor, unit = cost_unit(found[0] for setting in measured if (found := setting.over_seeds("cost_usd")))
     made, [[accuracy, pareto], [cost, modes]] = style.figure(f"Sweep {title}", 2, 2, size=(11, 7.5))
-    places, labels, key = _places(measured)
+    swept = _swept(measured)
     for axes, words, metric, scale in (
         (accuracy, "% of questions answered right", "accuracy", 100.0),
         (cost, f"Workers' cost a question, {unit}", "cost_usd", factor),
     ):
-        style.plain(axes, x=key, y=words)
-        _over_places(axes, places, measured, metric, scale)
-        _ticks(axes, places, labels)
+        style.plain(axes, x=swept.name, y=words)
+        _over_places(axes, swept, measured, metric, scale)
+        _ticks(axes, swept)
     cost.set_ylim(bottom=0)
-    style.plain(modes, x=key, y="% of questions in each mode")
-    _stacked_modes(modes, places, measured)
-    _ticks(modes, places, labels)
-    _pareto(pareto, measured, labels, factor, unit)
+    style.plain(modes, x=swept.name, y="% of questions in each mode")
+    _stacked_modes(modes, swept.places, measured)
+    _ticks(modes, swept)
+    _pareto(pareto, measured, swept.labels, factor, unit)
     style.mode_legend(made, WORDS)
     style.save(made, path)
     return path
 
 
-def _places(measured: Sequence[Setting]) -> tuple[list[float], list[str], str]:
-    """(places on the x axis, their words, its name): the value itself where one number was swept, else any place."""
+class Swept(NamedTuple):
+    """The x axis: where each setting stands and what it is called."""
+
+    places: Sequence[float]
+    labels: Sequence[str]
+    name: str  # of the key, where there is one
+    is_number: bool  # whether a place is the value itself
+
+
+def _swept(measured: Sequence[Setting]) -> Swept:
+    """Values themselves where one number was swept, else a place for each setting."""
     keys = list(dict.fromkeys(key for setting in measured for key in setting.values))
-    if len(keys) == 1:
-        found = [setting.values.get(keys[0]) for setting in measured]
-        name = keys[0].rpartition(".")[2].replace("_", " ")
-        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in found):
-            return [float(value) for value in found], [f"{value:g}" for value in found], name
-        return [float(place) for place in range(len(found))], [str(value) for value in found], name
-    labels = [
-        "\n".join(f"{key.rpartition('.')[2]} {value}" for key, value in s.values.items()) or "all" for s in measured
-    ]
-    return [float(place) for place in range(len(measured))], labels, ""
+    any_places = [float(place) for place in range(len(measured))]
+    if len(keys) != 1:
+        words = [_words(setting.values) for setting in measured]
+        return Swept(any_places, ["\n".join(word) or "all" for word in words], "", False)
+    found = [setting.values.get(keys[0]) for setting in measured]
+    name = keys[0].rpartition(".")[2].replace("_", " ")
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in found):
+        return Swept([float(value) for value in found], [f"{value:g}" for value in found], name, True)
+    return Swept(any_places, [str(value) for value in found], name, False)
 
 
-def _ticks(axes: Axes, places: Sequence[float], labels: Sequence[str]) -> None:
-    slanted = {"rotation": 30, "ha": "right"} if max(map(len, labels)) > 6 else {}
-    axes.set_xticks(places, labels, fontsize=style.SMALL, **slanted)
+def _words(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key.rpartition('.')[2]} {value}" for key, value in values.items()]
 
 
-def _over_places(axes: Axes, places: Sequence[float], measured: Sequence[Setting], metric: str, scale: float) -> None:
-    """The mean over seeds as a line, their range as bars, every seed as a dot."""
+def _ticks(axes: Axes, swept: Swept) -> None:
+    slanted = {"rotation": 30, "ha": "right"} if max(map(len, swept.labels)) > 6 else {}
+    axes.set_xticks(swept.places, swept.labels, fontsize=style.SMALL, **slanted)
+
+
+def _over_places(axes: Axes, swept: Swept, measured: Sequence[Setting], metric: str, scale: float) -> None:
+    """The mean over seeds, their range as bars, every seed as a dot; a line joins what was swept as a number."""
     found = [
         (place, setting, v)
-        for place, setting in zip(places, measured, strict=True)
+        for place, setting in zip(swept.places, measured, strict=True)
         if (v := setting.over_seeds(metric))
     ]
     for place, setting, _ in found:
@@ -73,7 +86,15 @@ def _over_places(axes: Axes, places: Sequence[float], measured: Sequence[Setting
     order = np.argsort([place for place, _, _ in found])
     x = np.array([found[i][0] for i in order])
     mean, low, high = (scale * np.array([found[i][2][k] for i in order]) for k in range(3))
-    axes.errorbar(x, mean, yerr=[mean - low, high - mean], fmt="o-", color=style.RED, elinewidth=1.2, capsize=3)
+    axes.errorbar(
+        x,
+        mean,
+        yerr=[mean - low, high - mean],
+        fmt="o-" if swept.is_number else "o",
+        color=style.RED,
+        elinewidth=1.2,
+        capsize=3,
+    )
 
 
 def _stacked_modes(axes: Axes, places: Sequence[float], measured: Sequence[Setting]) -> None:
@@ -99,7 +120,8 @@ def _pareto(axes: Axes, measured: Sequence[Setting], labels: Sequence[str], fact
         points.append((x, y))
         axes.errorbar(
             [x], [y], xerr=[[x - factor * cost[1]], [factor * cost[2] - x]],
-            yerr=[[y - 100 * accuracy[1]], [100 * accuracy[2] - y]], fmt="o", color=style.RED, elinewidth=1, capsize=2,
+            yerr=[[y - 100 * accuracy[1]], [100 * accuracy[2] - y]], fmt="o", color=style.RED, ecolor=style.PALE,
+            elinewidth=1, capsize=2,
         )  # fmt: skip
         axes.annotate(
             label.replace("\n", ", "), (x, y), xytext=(6, 5), textcoords="offset points", fontsize=style.SMALL
