@@ -2,14 +2,16 @@
 
     rw train --config configs/qwen3_4b.py --dry-run           # calls, USD, memory of each device; asks nobody
     sbatch launch/slurm.sbatch --config configs/qwen3_4b.py   # 8 A100-80G; or launch/tpu_pod.sh, launch/k8s_jobset.yaml
+    rw evaluate --config configs/qwen3_4b.py --checkpoint runs/qwen3_4b   # afterwards, on what is held out, too
 
 It needs the weights in checkpoints/Qwen3-4B-Instruct-2507 (as Hugging Face has them, or as `rw convert --from-hf` saves
 them), the Workers of configs/workers/paper_six.yaml (worker_1 and worker_2 where every host reaches them: in a cluster,
 put their addresses there), a key for OpenRouter, and a run's directory that all hosts see.
 
-Questions: the paper's seven sets to train on, mixed by its quotas, and its nine to test with. 100 batches' worth of
-each are 3,200, of which 90 batches of 32 see nine tenths; which ones the paper took of its sets is not known. They are
-prepared once, what is held out first (`hub` downloads with rw[data]; a path of files that you have does as well):
+Questions: the paper's seven sets to train on, mixed by its quotas, its nine to test with, and three that are held out
+altogether, which `rw evaluate` asks. 100 batches' worth of each are 3,200, of which 90 batches of 32 see nine tenths;
+which ones the paper took of its sets is not known. They are prepared once, what is held out first (`hub` downloads with
+rw[data]; a path of files that you have does as well):
 
     prepare() { rw data prepare --input hub --dataset $1 --split $2 --limit $3 ${@:4} --tokenizer qwen3 \\
       --output data/prepared/$1.$2.jsonl; }
@@ -17,8 +19,12 @@ prepared once, what is held out first (`hub` downloads with rw[data]; a path of 
     for set in omni_math apps live_code_bench super_gpqa sat_bench trivia_qa simple_qa_verified; do
       prepare $set test 120; done
     prepare taco test 100
+    prepare aime test 149; prepare gpqa_diamond test 198; prepare bbh test 40 --per task
     for set in math:350 omni_math:350 apps:400 live_code_bench:300 super_gpqa:600 sat_bench:700 trivia_qa:500; do
       prepare ${set%:*} train ${set#*:} --disjoint-from data/prepared/*.test.jsonl; done
+
+Which years the paper's 149 of AIME are of is not known; the hub's set has three. GPQA is given out to those who accept
+its terms. A set that you do not have is left out of `data.held_out_files`.
 
 The answers to Code are programs, which run in a sandbox on every host: `rw doctor` says whether one works. What
 Appendix C names is the default of rw/run_config.py and not repeated: below are questions, Workers, weights, and what
@@ -65,6 +71,7 @@ from rw.config import default_config
 
 TRAINED = ("math", "omni_math", "apps", "live_code_bench", "super_gpqa", "sat_bench", "trivia_qa")
 TESTED_TOO = ("simple_qa_verified", "taco")
+HELD_OUT = ("aime", "gpqa_diamond", "bbh")
 
 
 def get_config():
@@ -72,6 +79,7 @@ def get_config():
     config.data.source = "files"
     config.data.train_files = tuple(f"data/prepared/{name}.train.jsonl" for name in TRAINED)
     config.data.test_files = tuple(f"data/prepared/{name}.test.jsonl" for name in (*TRAINED, *TESTED_TOO))
+    config.data.held_out_files = tuple(f"data/prepared/{name}.test.jsonl" for name in HELD_OUT)
     config.data.quotas = ("paper",)
     config.evaluation.test_queries = 1060
     config.workers.kind = "http"

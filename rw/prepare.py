@@ -14,6 +14,7 @@ import pathlib
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from rw import progress
@@ -34,7 +35,7 @@ USAGE = "usage: rw data prepare --dataset NAME --input FILE|DIR|hub --output FIL
 SPLITS = ("train", "validation", "test")
 TOO_LONG, NOT_DRAWN = "prompt_too_long", "not_drawn"
 # What decides beside the files, written down where the first is given.
-RECORDED = (("limit", "seed"), ("levels",), ("drop_ambiguous",), ("tokenizer", "prompt_limit"))
+RECORDED = (("limit", "seed"), ("per",), ("levels",), ("drop_ambiguous",), ("tokenizer", "prompt_limit"))
 ONLY = {
     "levels": "math", "special_judge": "taco", "drop_ambiguous": "live_code_bench", "own_scorers": "custom"
 }  # fmt: skip
@@ -78,7 +79,7 @@ def prepare(known: argparse.Namespace) -> int:
         progress.say(f"{known.dataset}: counting the tokens of {len(loaded.queries)} prompts")
         loaded = loaded.without(too_long(loaded.queries, known.tokenizer, known.prompt_limit))
     if known.limit is not None:
-        loaded = loaded.without(not_drawn(loaded.queries, known.limit, known.seed))
+        loaded = loaded.without(not_drawn(loaded.queries, known.limit, known.seed, known.per))
     if not loaded.queries:
         reasons = ", ".join(f"{reason} {count}" for reason, count in loaded.dropped.items())
         raise DataError(f"no question is left of {read} rows of {known.input} ({reasons or 'no rows'}); wrote nothing")
@@ -113,13 +114,30 @@ def too_long(queries: Sequence[Query], tokenizer: str, prompt_limit: int) -> dic
     return {query.id: TOO_LONG for query in queries if len(protocol.prompt_tokens(query)) > prompt_limit}
 
 
-def not_drawn(queries: Sequence[Query], limit: int, seed: int) -> dict[str, str]:
+def not_drawn(queries: Sequence[Query], limit: int, seed: int, per: str = "") -> dict[str, str]:
     """Ids of all but `limit` questions, each with NOT_DRAWN.
 
     Whether one is drawn before another depends on the seed and their ids alone, whatever else is there.
+
+    Args:
+        per: name of a metadatum; `limit` questions are drawn of each of its values.
+
+    Raises:
+        DataError: a question has no such metadatum.
     """
     ranked = sorted(queries, key=lambda query: hashlib.sha256(f"{seed}/{query.id}".encode()).digest())
-    return {query.id: NOT_DRAWN for query in ranked[limit:]}
+    drawn: Counter[str] = Counter()
+    left_out = {}
+    for query in ranked:
+        if per and per not in query.metadata:
+            raise DataError(
+                f"--per {per}: question {query.id} has no such metadatum; it has {', '.join(query.metadata) or 'none'}"
+            )
+        value = str(query.metadata[per]) if per else ""
+        drawn[value] += 1
+        if drawn[value] > limit:
+            left_out[query.id] = NOT_DRAWN
+    return left_out
 
 
 def counts_table(dataset: str, loaded: Loaded) -> Table:
@@ -148,6 +166,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     add("--output", required=True, metavar="FILE.jsonl", help="written whole or not at all")
     add("--split", default="", choices=SPLITS, help="which files of DIR or the hub; written down with the questions")
     add("--limit", type=int, metavar="N", help="draw so many (the paper tests with 120 of most sets)")
+    add("--per", default="", metavar="KEY", help="draw so many of each value of that metadatum (bbh: task)")
     add("--seed", type=int, default=0, metavar="S", help="of that draw")
     add(
         "--disjoint-from", nargs="+", default=[], metavar="FILE", help="leave out what is, or nearly is, in these files"
@@ -175,6 +194,8 @@ def _check(known: argparse.Namespace, output: pathlib.Path) -> None:
         raise DataError("--prompt-limit needs --tokenizer, by which the tokens are counted")
     if known.limit is not None and known.limit < 1:
         raise DataError(f"--limit {known.limit} must be at least 1")
+    if known.per and known.limit is None:
+        raise DataError(f"--per {known.per} needs --limit, how many are drawn of each")
     for path in known.disjoint_from:
         if output.resolve() == pathlib.Path(path).resolve():
             raise DataError(f"--output {output} is among the files of --disjoint-from: it would lose what it holds")

@@ -10,7 +10,16 @@ from rw.config import as_dict, default_config, freeze
 from rw.data.prepared import write_queries
 from rw.errors import ConfigError, DataError
 from rw.learner.checkpoint import config_changes
-from rw.questions import file_questions, held_out_queries, passes, passes_line, query_batches, recorded_config
+from rw.questions import (
+    draw_of_generalisation,
+    file_questions,
+    generalisation_queries,
+    held_out_queries,
+    passes,
+    passes_line,
+    query_batches,
+    recorded_config,
+)
 from rw.run_config import MAY_CHANGE
 from rw.types import Query
 
@@ -24,7 +33,8 @@ def config_of(tmp_path):
     """config_of(train=[…], validation=[…], test=[…], **data keys) -> RunConfig, each split in a file of its own."""
 
     def make(steps=6, size=3, validate=0, test=0, **values):
-        splits = {name: values.pop(name) for name in ("train", "validation", "test_split") if name in values}
+        names = ("train", "validation", "test_split", "held_out")
+        splits = {name: values.pop(name) for name in names if name in values}
         config = default_config()
         config.steps, config.queries_per_batch = steps, size
         config.evaluation.update(every=1 if validate else 0, validation_queries=validate or 1, test_queries=test)
@@ -69,6 +79,21 @@ def test_a_held_out_question_that_is_trained_on_is_refused(config_of):
         file_questions(config_of(train=made("a", 3), test_split=[copied], test=1).data)
     with pytest.raises(DataError, match="question a/2 is in data.train_files and again in data.validation_files"):
         file_questions(config_of(train=made("a", 3), validation=made("a", 2, 2), validate=1).data)
+
+
+def test_what_is_held_out_altogether_is_asked_whole_and_stands_apart_from_the_rest(config_of):
+    config = config_of(train=made("a", 3), test_split=made("b", 4), held_out=[*made("c", 2), *made("d", 1)], test=2)
+    assert [query.id for query in held_out_queries(config)[1]] == ["b/0", "b/1"]
+    assert [query.id for query in generalisation_queries(config)] == ["c/0", "c/1", "d/0"]
+    (found,) = draw_of_generalisation(config).values()
+    config_of(train=made("a", 3), test_split=made("b", 4), held_out=made("c", 2), test=2)
+    assert draw_of_generalisation(config) != {"held_out_files": found}
+    for name, other in (("train", made("a", 3)), ("test_split", made("b", 4))):
+        copied = dataclasses.replace(other[0], id="other")
+        with pytest.raises(DataError, match="question other of data.held_out_files asks what"):
+            file_questions(config_of(**{"train": made("a", 3), name: other}, held_out=[copied]).data)
+    plain = config_of(train=made("a", 3))
+    assert generalisation_queries(plain) == [] and draw_of_generalisation(plain) == {}
 
 
 def test_typography_and_the_line_of_the_answers_form_make_no_other_question(config_of):

@@ -16,7 +16,15 @@ from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.programs import GradientSum
 from rw.learner.publish import publish
 from rw.learner.state import init_state
-from rw.memory import GIB, Limit, cache_token_bytes, check_memory, device_memory, memory_table
+from rw.memory import (
+    GIB,
+    Limit,
+    cache_token_bytes,
+    check_memory,
+    device_memory,
+    evaluation_memory,
+    memory_table,
+)
 from rw.model.cache import init_cache
 from rw.model.qwen3 import init_params, shapes_of
 from rw.parts import open_mesh
@@ -145,6 +153,14 @@ def test_a_model_that_no_device_here_can_hold_is_refused_with_the_figures_and_a_
         check_memory(config, Limit(GIB, "on a device"))
     check_memory(config, Limit(90 * GIB, "on a device"))
     check_memory(dataclasses.replace(config, mesh=MeshConfig(1, 16, 1)), Limit(22 * GIB, "on a device"))
+
+
+def test_an_evaluation_fits_where_training_does_not():
+    config = freeze(default_config().to_dict())
+    check_memory(config, Limit(30 * GIB, "on a card here"), evaluation_memory)
+    with pytest.raises(ConfigError, match=r"hold 29.97 GiB \(sampler's weights 14.98, parameters 14.98\)"):
+        check_memory(config, Limit(22 * GIB, "on a card here"), evaluation_memory)
+    assert evaluation_memory(config).phases["rollouts"] == device_memory(config).phases["rollouts"]
 
 
 def test_what_may_not_be_enough_at_its_largest_is_told_with_the_keys_that_help(caplog):

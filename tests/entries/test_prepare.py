@@ -74,6 +74,28 @@ def test_a_draw_depends_on_seed_and_ids_alone(tmp_path):
     assert header["dropped"] == {"not_drawn": 8} and header["options"] == {"limit": 4, "seed": 1}
 
 
+def test_so_many_are_drawn_of_each_task(tmp_path, capsys):
+    rows = [
+        {"input": f"Is {number} odd ({task})?", "target": "yes", "task": task}
+        for task, count in (("navigate", 5), ("web_of_lies", 3), ("snarks", 1))
+        for number in range(count)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    output, drawn = tmp_path / "out.jsonl", {}
+    given = ("--dataset", "bbh", "--input", tmp_path / "rows.jsonl", "--output", output)
+    for limit in (2, 3):
+        assert command(*given, "--limit", limit, "--per", "task") == 0
+        read = prepared.read_queries(output)
+        drawn[limit] = {query.id for query in read.queries}
+        tasks = [query.metadata["task"] for query in read.queries]
+        assert [tasks.count(task) for task in ("navigate", "web_of_lies", "snarks")] == [limit, limit, 1]
+        assert read.header["options"] == {"limit": limit, "seed": 0, "per": "task"}
+    assert drawn[2] < drawn[3]
+    capsys.readouterr()
+    assert "--per task needs --limit" in refused(capsys, *given, "--per", "task")
+    assert "has no such metadatum; it has task" in refused(capsys, *given, "--limit", 2, "--per", "tesk")
+
+
 def test_what_is_held_out_is_not_trained_on(tmp_path, capsys):
     test, train = tmp_path / "test.jsonl", tmp_path / "train.jsonl"
     rows = [json.loads(line) for line in (RECORDS / "math.jsonl").read_text().rstrip("\n").split("\n")]

@@ -12,6 +12,7 @@ from rw.config import load_config
 from rw.data.prepared import write_queries
 from rw.data.quotas import paper_quotas
 from rw.data.sources import SOURCES
+from rw.data.sources.reasoning import BBH_TASKS
 from rw.dry_run import count_tokens, run_phases
 from rw.estimate import TYPICAL_REPLY, Lengths, WorkerTerms, estimate
 from rw.memory import GIB, cache_token_bytes, device_memory
@@ -27,7 +28,7 @@ DOCSTRING = ast.get_docstring(ast.parse((ROOT / PATH).read_text()))
 WORDS = " ".join(DOCSTRING.split())
 OTHER_QUESTIONS = [
     ("data.source", "nq6"), ("data.train_files", "()"), ("data.test_files", "()"), ("data.quotas", "()"),
-    ("evaluation.test_queries", "120"),
+    ("data.held_out_files", "()"), ("evaluation.test_queries", "120"),
 ]  # fmt: skip
 
 
@@ -139,6 +140,11 @@ def test_questions_are_as_many_as_the_quotas_of_a_hundred_batches():
     tested = {pathlib.Path(path).name.removesuffix(".test.jsonl") for path in config.data.test_files}
     assert tested == {*train, "simple_qa_verified", "taco"} and tested <= set(SOURCES)
     assert all(name in script for name in tested) and config.evaluation.test_queries == 8 * 120 + 100
+    held_out = [pathlib.Path(path).name.removesuffix(".test.jsonl") for path in config.data.held_out_files]
+    assert held_out == ["aime", "gpqa_diamond", "bbh"] and set(held_out) <= set(SOURCES)
+    drawn = dict(re.findall(r"prepare ([a-z_]+) test (\d+)", script))
+    assert [int(drawn[name]) for name in held_out] == [149, 198, 1080 // len(BBH_TASKS)]
+    assert f"prepare bbh test {drawn['bbh']} --per task" in script
     assert [str(quota) for quota in config.data.mixture()] == list(paper_quotas())
 
 
@@ -151,8 +157,8 @@ def test_a_dry_run_without_the_files_says_how_to_make_them(tmp_path, capsys):
 @pytest.fixture
 def prepared(tmp_path):
     """Overrides that name files with questions in the place of the paper's."""
-    paths = {"train": [], "test": []}
-    for split, sizes in (("train", 8), ("test", 2)):
+    paths = {"train": [], "test": [], "held_out": []}
+    for split, sizes in (("train", 8), ("test", 2), ("held_out", 1)):
         for path in getattr(load_config(PATH).data, f"{split}_files"):
             name = pathlib.Path(path).name.split(".")[0]
             queries = [Query(f"{name}/{split}/{k}", name, "any", f"{name} {split} {k}?", "1") for k in range(sizes)]
