@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rw.evaluation.bootstrap import stratified_interval
+from rw.evaluation.bootstrap import ADDED_TO_ONE, stratified_interval
 from rw.evaluation.domains import (
     Stratum,
     average_weights,
@@ -53,7 +53,7 @@ def mean_over(values: Mapping[Stratum, np.ndarray], weights: Weights) -> Interva
         only = values[next(iter(weights))]
         if np.isin(only, (0.0, 1.0)).all():
             return wilson(int(only.sum()), len(only))
-    return stratified_interval([values[stratum] for stratum in weights], list(weights.values()))
+    return stratified_interval([values[stratum] for stratum in weights], list(weights.values()), ADDED_TO_ONE)
 
 
 def plain(interval: Interval | None) -> dict[str, Any] | None:

@@ -1,29 +1,49 @@
 """The results of an evaluation: what all arms of a directory come to, beside one another and beside other directories.
 
-`<workdir>/report/results.json`, results.md, results.html and plots are made from the arms' files alone, at any time.
+`<workdir>/report/results.html`, results.md, results.json and plots are made from the arms' files alone, at any time.
 Nothing here samples, calls or scores.
 """
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from rw.errors import WorkdirError
-from rw.evaluation.accuracies import accuracies
-from rw.evaluation.domains import aggregation_words, strata
+from rw.evaluation import pairs
 from rw.evaluation.outcomes import FOLDER as ARMS_FOLDER
-from rw.evaluation.outcomes import read_arms
-from rw.evaluation.report import FOLDER, write_whole, written_folder
-from rw.evaluation.table import Table, interval_words, print_one, terminal
+from rw.evaluation.outcomes import ArmResult, arm_path, read_arm, read_arms, trajectories_path
+from rw.evaluation.report import FOLDER, WORKERS_WERE, write_whole, written_folder
+from rw.evaluation.results_html import HEADINGS, page
+from rw.evaluation.results_summary import results_summary
+from rw.evaluation.results_tables import against_table, main_table, paper_words, tables
+from rw.evaluation.router_arena import BETA, CHEAPEST, DEAREST
+from rw.evaluation.shown_trajectories import read_questions, shown
+from rw.evaluation.table import Table, print_one, terminal
 
 NAME = "results"
+INTERVALS = (
+    "Every arm answers the same questions, one rollout each; one lost to infrastructure counts as wrong and is counted "
+    "in `lost`. 95 % intervals: Wilson's for the share of one set; for means of sets and for graded scores a bootstrap "
+    "that draws from each set apart."
+)
+DIFFERENCES = (
+    "Paired by question: both arms answered the same ones, and only those are counted. 95 % intervals of a bootstrap "
+    "that draws pairs from each set apart; cost differences have a normal interval. An interval without 0 in it tells "
+    "the arms apart; with many arms, some do so by chance. results.json has the difference of any two arms."
+)
+ARENA = (
+    f"Costs are the Workers', at the config's prices; a mean leaves out questions whose cost is unknown or that were "
+    "lost. The router reads each token once. Seconds are how long a question waited for its Workers: the slowest call "
+    f"of each turn. RouterArena: (1 + β)AC/(βA + C) in percent, β = {BETA}, A the share right, C the cost of 1,000 "
+    f"questions on a log scale from {DEAREST:g} USD (0) to {CHEAPEST:g} USD (1), with the router's cost in it where "
+    "that is priced; * marks a cost outside that scale, which counts as its end."
+)
 
 
 def write_results(
@@ -34,52 +54,118 @@ def write_results(
     Args:
         workdir: holds the arms, in `evaluation/`.
         out: the folder they go to; None: `<workdir>/report`.
-        against: other directories, `WORKDIR` or `WORKDIR:ARM`, whose arms are compared on the questions in common.
+        against: other directories, `WORKDIR` (all its arms) or `WORKDIR:ARM`, compared on the questions in common.
 
     Raises:
-        WorkdirError: no arm is there, or the folder cannot be written.
-        DataError: an arm's file is damaged, or arms cannot be compared.
+        WorkdirError: no arm is there or an arm of `against` is not, or the folder cannot be written.
+        DataError: an arm's file is damaged, or arms answer different questions.
     """
+    from rw.evaluation.results_plots import write_plots  # here, since matplotlib takes longer to load than rw
+
     path = pathlib.Path(workdir)
     arms = read_arms(path)
     if not arms:
         raise WorkdirError(f"no arm was evaluated in {str(path)!r}: {path / ARMS_FOLDER} holds no .jsonl file")
+    others = {name: arm for reference in against for name, arm in _arms_of(path, reference).items()}
+    summary = results_summary(path.resolve().name, arms, others)
     folder = pathlib.Path(out) if out is not None else path / FOLDER
-    found = {name: accuracies(arm.outcomes) for name, arm in arms.items()}
-    words = aggregation_words(list(strata(next(iter(arms.values())).outcomes)))
-    summary = {"run": path.resolve().name, "aggregation": words, "accuracies": found}
-    table, data = _table(summary), json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False)
+    made, notes = tables(summary), _notes(summary)
     with written_folder(folder):
+        plots = write_plots(summary, folder)
+        data = json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False)
         write_whole(folder / f"{NAME}.json", data + "\n")
-        write_whole(folder / f"{NAME}.md", f"# Results of {summary['run']}\n\n{table.markdown()}\n\n{words}\n")
-        write_whole(folder / f"{NAME}.html", _page(table, words))
+        write_whole(folder / f"{NAME}.md", results_text(summary, made, notes, plots))
+        write_whole(folder / f"{NAME}.html", page(summary, made, notes, plots, folder, shown(path, arms)))
     return folder / f"{NAME}.html"
 
 
+def has_arms(workdir: str | os.PathLike[str]) -> bool:
+    """Whether a directory holds arms, so that results can be written of it."""
+    return any((pathlib.Path(workdir) / ARMS_FOLDER).glob("*.jsonl"))
+
+
 def print_results(path: str | os.PathLike[str], console: Console | None = None) -> None:
-    """Prints the main table of results that were written, and where they are; `path` is their page."""
+    """Prints the main tables of results that were written, and where they are; `path` is their page."""
     console = console or terminal()
     summary = json.loads(pathlib.Path(path).with_suffix(".json").read_text(encoding="utf-8"))
-    print_one(_table(summary), console)
+    for table in (main_table(summary), against_table(summary)):
+        if table.rows:
+            print_one(table, console)
+    notes = _notes(summary)
+    for words in filter(None, (notes["warning"], summary["aggregation"])):
+        console.print(words, markup=False, soft_wrap=True)
     console.print(f"results: {path}", markup=False, soft_wrap=True)
 
 
-def _table(summary: dict[str, Any]) -> Table:
-    arms = summary["accuracies"]
-    domains = list(dict.fromkeys(domain for arm in arms.values() for domain in arm["domains"]))
-    rows = [
-        (name, *(interval_words(arm["domains"].get(domain)) for domain in domains), interval_words(arm["average"]))
-        for name, arm in arms.items()
-    ]
-    return Table(f"{summary['run']}: % right (95 %)", ("arm", *domains, "Avg"), tuple(rows))
+def results_text(
+    summary: Mapping[str, Any],
+    made: Sequence[tuple[str, Table]],
+    notes: Mapping[str, str],
+    plots: Sequence[tuple[str, str, str]],
+) -> str:
+    """results.md."""
+    sections = [f"# {summary['run']}: results", notes["top"], *filter(None, [notes["warning"]])]
+    for name, table in made:
+        sections += [f"## {HEADINGS[name]}", *filter(None, [notes.get(name)]), f"{table.title}:", table.markdown()]
+    if plots:
+        sections.append("## Plots")
+        sections += [f"{reading}\n\n![{title}]({name}.png)" for name, title, reading in plots]
+    sections.append(f"[`{NAME}.html`]({NAME}.html) shows the same and trajectories; `{NAME}.json` holds the numbers.")
+    return "\n\n".join(sections) + "\n"
 
 
-def _page(table: Table, words: str) -> str:
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in (table.columns, *table.rows)
-    )
-    return (
-        f'<!doctype html><meta charset="utf-8"><title>{html.escape(table.title)}</title>'
-        f"<table>{rows}</table><p>{html.escape(words)}</p>\n"
-    )
+def _notes(summary: Mapping[str, Any]) -> dict[str, str]:
+    """What is said beside the tables, by their id."""
+    warnings = [words for source, words in WORKERS_WERE.items() if source in summary["sources"]]
+    if any(arm["cost_usd"]["modelled"] for arm in summary["arms"].values()):
+        warnings.append("Costs marked “modelled” are computed from prices and assumed lengths, not measured.")
+    compared = [_questions_words(other) for other in summary["against"]]
+    return {
+        "top": summary["aggregation"],
+        "warning": " ".join(warnings),
+        "accuracy": INTERVALS,
+        "differences": DIFFERENCES,
+        "against": " ".join([*compared, DIFFERENCES]) if compared else "",
+        "cost": ARENA,
+        "failures": "In parentheses: the reasons, each with its share of all questions.",
+        "paper": paper_words(summary).replace("**", ""),
+    }
+
+
+def _questions_words(other: Mapping[str, Any]) -> str:
+    counts = {found["questions"] for found in other["minus"].values()}
+    all_of_it = other["questions"] + other["held_out_questions"]
+    return f"{other['name']}: {', '.join(map(str, sorted(counts)))} of its {all_of_it} questions are in common."
+
+
+def _arms_of(workdir: pathlib.Path, reference: str) -> dict[str, ArmResult]:
+    """The arms that `WORKDIR` or `WORKDIR:ARM` names, by the name that tells them apart.
+
+    Raises:
+        WorkdirError: none is there.
+        DataError: a question that both directories keep the text of has another text there.
+    """
+    folder, _, arm = reference.rpartition(":") if not pathlib.Path(reference).is_dir() else (reference, "", "")
+    path = pathlib.Path(folder or reference)
+    if arm and folder:
+        if not arm_path(path, arm).is_file():
+            raise WorkdirError(f"no arm {arm!r} in {folder!r}: {arm_path(path, arm)} is not there")
+        found = {arm: read_arm(arm_path(path, arm))}
+    else:
+        found = read_arms(path)
+    if not found:
+        raise WorkdirError(
+            f"no arm to compare with in {reference!r}: give a directory of an evaluation, or WORKDIR:ARM"
+        )
+    ours = _questions(workdir)
+    pairs.check_texts(ours, _questions(path, known_to=ours), (str(workdir), str(path)))
+    return {f"{path.resolve().name}:{name}": result for name, result in found.items()}
+
+
+def _questions(workdir: pathlib.Path, known_to: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Texts of the questions that a directory keeps, by id; those of one arm, since arms answer the same ones."""
+    for name in read_arms(workdir):
+        path = trajectories_path(workdir, name)
+        if path.is_file() and (known_to is None or known_to):
+            return read_questions(path)
+    return {}
