@@ -109,8 +109,10 @@ def submit(
         for point in todo:  # how an earlier try ended says nothing of the job that comes
             forget_outcome(point.workdir)
         executor = _executor(submitit, folder, cluster, {**parameters, "slurm_array_parallelism": at_once})
+        made = []
         try:
-            made = executor.map_array(_run, [PointJob(str(p.workdir), p.arguments, program) for p in todo])
+            with executor.batch():  # one array; unlike map_array, it leaves each job its own `checkpoint`
+                made += [executor.submit(PointJob(str(p.workdir), p.arguments, program)) for p in todo]
         except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
             raise ConfigError(f"sbatch refused the jobs: {' '.join(str(error).split())[:300]}") from error
         jobs |= {point.name: job.job_id for point, job in zip(todo, made, strict=True)}
@@ -118,10 +120,6 @@ def submit(
         for point in todo:
             progress.say(f"{point.name}: job {jobs[point.name]}")
     return len(left)
-
-
-def _run(job: PointJob) -> int:
-    return job()
 
 
 def _submitit():

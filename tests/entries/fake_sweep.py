@@ -50,7 +50,7 @@ def run(parent, workdir, config_file, seconds, fails=""):
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     signal.signal(signal.SIGTERM, lambda *_: stop(workdir))
     with open(workdir / "starts", "a") as file:
-        file.write("start\n")
+        file.write(f"{parent}\n")
     if fails:
         print("rw train: error: the Workers are on strike")
         return 4

@@ -4,10 +4,12 @@ import importlib.util
 import json
 import os
 import pathlib
+import signal
 import time
 
 import pytest
 
+from rw import cli
 from rw.errors import ConfigError
 from rw.evaluation.sweep_results import FINISHED
 from rw.sweep_slurm import PointJob, options, submit
@@ -82,13 +84,13 @@ def test_one_array_is_submitted_and_not_again_while_it_waits(stub):
     assert submit(sweep.points, sweep.workdir, 2, parameters) == 4
     assert (stub / "calls").read_text().count("call") == 1
 
-    (stub / "states").write_text("77_0|COMPLETED|a\n77_1|FAILED|a\n77_[2-3]|PENDING|\n")
-    FAKED.answer(sweep.points[0].workdir, 4, 1e-5)  # the first has finished, the second lost its node
+    (stub / "states").write_text("77_0|COMPLETED|a\n77_1|FAILED|a\n77_2|NODE_FAIL|a\n77_3|PENDING|\n")
+    FAKED.answer(sweep.points[0].workdir, 4, 1e-5)  # the first has finished, two lost their nodes
     (sweep.points[0].workdir / "metrics.jsonl").write_text('{"step": 4}\n')
     FAKED.command(0)(sweep.points[0])
     (sweep.points[0].workdir / "planned.json").rename(sweep.points[0].workdir / "config.json")
     assert submit(sweep.points, sweep.workdir, 2, parameters) == 3
-    assert "#SBATCH --array=0-0%2" in (stub / "submitted.sh").read_text()
+    assert "#SBATCH --array=0-1%2" in (stub / "submitted.sh").read_text()
 
 
 @pytest.mark.full
@@ -111,9 +113,9 @@ def test_jobs_run_to_their_end_and_a_signal_before_the_time_is_up_asks_for_anoth
     executor.update_parameters(timeout_min=5)
     job = executor.submit(PointJob(str(point.workdir), arguments, [str(FAKE), "run"]))
     wait_for(lambda: (point.workdir / "metrics.jsonl").exists())
-    job._interrupt()
+    os.kill(int((point.workdir / "starts").read_text()), signal.SIGUSR2)  # to the job, as SLURM does
     assert job.result() == 0  # of the job that took its place
-    assert (point.workdir / "terminated").exists() and (point.workdir / "starts").read_text().count("start") == 2
+    assert (point.workdir / "terminated").exists() and len((point.workdir / "starts").read_text().splitlines()) == 2
     assert result_of(point).status == FINISHED
     assert (point.workdir / "metrics.jsonl").read_text().count("step") == 4
 
@@ -123,3 +125,15 @@ def wait_for(condition, seconds=60):
     while not condition():
         assert time.monotonic() < end, "it did not come"
         time.sleep(0.1)
+
+
+@pytest.mark.full
+def test_the_command_submits_and_returns(stub, capsys):
+    pytest.importorskip("submitit")
+    (stub / "few.py").write_text("from rw.sweep_points import seeds\n\n\ndef get_sweep():\n    return seeds(2)\n")
+    flags = ["--sweep", str(stub / "few.py"), "--workdir", str(stub / "out"), "--backend", "slurm", "--processes", "7"]
+    assert cli.main(["sweep", "--config", FAKED.TINY, *flags, "--slurm", "partition=gpu"]) == 0
+    assert "2 points wait or run" in capsys.readouterr().out
+    assert "--array=0-1%7" in (stub / "submitted.sh").read_text()
+    points = json.loads((stub / "out" / "sweep.json").read_text())["points"]
+    assert [point["status"] for point in points] == ["waiting", "waiting"]
