@@ -108,7 +108,8 @@ def costs_of(config: RunConfig, workdir_path: str, work: Work) -> Costs:
     found = dataclasses.replace(routers, phases=[*phases, *routers.phases])
     reserved = {worker.id: worst_case_usd(prices, worker, content) for worker in endpoints}
     shortfalls, remarks = judge_caps(config, found, reserved)
-    return Costs(found, [*notes(config, lengths, measured, terms), *remarks], shortfalls)
+    resumed = "What the journal of a run that was stopped holds is not paid again."
+    return Costs(found, [*notes(config, lengths, measured, terms), resumed, *remarks], shortfalls)
 
 
 def show(costs: Costs, nothing_sent: bool) -> None:
@@ -126,10 +127,8 @@ def confirm(config: RunConfig, costs: Costs, yes: bool) -> None:
     """Asks on the terminal whether this may be spent; says nothing where nobody is paid.
 
     Raises:
-        ConfigError: a cap cannot be enough, it was declined, or nobody is there to say it.
+        ConfigError: it was declined, or nobody is there to say it.
     """
-    if costs.shortfalls:
-        raise ConfigError(costs.shortfalls[0])
     usd = costs.found.usd
     if config.workers.kind != "http" or is_replay_alone(config) or usd.worst == 0 or yes:
         return

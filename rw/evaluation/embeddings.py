@@ -52,15 +52,14 @@ class SentenceEncoder:
     def __init__(self, model: str):
         """Raises ConfigError where the package or the model is missing; nothing is downloaded."""
         self.name = f"encoder {model}"
+        if model.startswith((os.path.sep, ".", "~")) and not os.path.isdir(model):
+            raise ConfigError(f"--encoder {model} is no directory")
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise ConfigError(
                 f"--encoder {model} needs the package sentence-transformers: pip install 'rw[encoder]'"
             ) from error
-        is_path = os.path.sep in model or os.path.isdir(model)
-        if is_path and not os.path.isdir(model):
-            raise ConfigError(f"--encoder {model} is no directory")
         try:
             self._model = SentenceTransformer(model, device="cpu", local_files_only=True)
         except (OSError, ValueError) as error:
