@@ -24,6 +24,7 @@ from rw.cluster import ALONE, Membership, placed
 from rw.config import as_dict, load_config
 from rw.dry_run import dry_run_evaluation
 from rw.errors import ConfigError, WorkdirError
+from rw.evaluation.outcomes import named_arms
 from rw.evaluation.results import print_results, write_results
 from rw.final_evaluation import published_router, routed_arms, router_arms
 from rw.greedy import GreedyRouter
@@ -60,6 +61,8 @@ class Asked:
                 raise ConfigError(f"unknown arm {arm!r} of --arms; {hint}")
         if not self.arms:
             raise ConfigError(f"--arms is empty; name some of {', '.join(KNOWN_ARMS)}")
+        for reference in self.against:
+            named_arms(reference)  # refuses what the results could not be compared with
 
 
 def main(argv: Sequence[str] | None = None) -> int:

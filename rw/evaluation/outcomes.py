@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rw.errors import DataError
+from rw.errors import DataError, WorkdirError
 from rw.types import POLICY_SEGMENTS, Group, ScoredTrajectory, Status, WorkerCall
 
 FOLDER = "evaluation"
@@ -160,3 +160,23 @@ def read_arms(workdir: str | os.PathLike[str]) -> dict[str, ArmResult]:
     """All arms of a run by name, in order of name; empty where nothing was evaluated."""
     results: Sequence[ArmResult] = [read_arm(path) for path in sorted((pathlib.Path(workdir) / FOLDER).glob("*.jsonl"))]
     return {result.arm: result for result in results}
+
+
+def named_arms(reference: str) -> tuple[pathlib.Path, dict[str, ArmResult]]:
+    """(directory, its arms by name) of `WORKDIR`, which names all of them, or `WORKDIR:ARM`.
+
+    Raises:
+        WorkdirError: none is there.
+        DataError: an arm's file is damaged.
+    """
+    folder, _, arm = reference.rpartition(":") if not pathlib.Path(reference).is_dir() else ("", "", "")
+    if folder and arm:
+        path = arm_path(folder, arm)
+        if not path.is_file():
+            raise WorkdirError(f"no arm {arm!r} in {folder!r}: {path} is not there")
+        return pathlib.Path(folder), {arm: read_arm(path)}
+    if not (found := read_arms(reference)):
+        raise WorkdirError(
+            f"no arm to compare with in {reference!r}: give a directory of an evaluation, or WORKDIR:ARM"
+        )
+    return pathlib.Path(reference), found
