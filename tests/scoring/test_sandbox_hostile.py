@@ -135,6 +135,15 @@ def test_memory_of_the_kernel_is_bounded():
     assert outcome(refused, expected="-1 1").kind is VerdictKind.PASS, outcome(refused, expected="-1 1")
 
 
+def test_what_the_machine_has_a_number_of_is_refused():
+    program = (
+        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "io_setup = 206 if os.uname().machine == 'x86_64' else 0\n"
+        "print(libc.syscall(io_setup, 60000, ctypes.byref(ctypes.c_ulong())), ctypes.get_errno())"
+    )
+    assert outcome(program, expected="-1 1").kind is VerdictKind.PASS, outcome(program, expected="-1 1")
+
+
 SEARCH = """
 import gc, os, sys
 mark, found = "MA" + "RK", set()
