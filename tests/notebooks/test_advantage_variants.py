@@ -19,7 +19,7 @@ from rw.types import Mode
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 NOTEBOOK = ROOT / "notebooks" / "advantage_variants.ipynb"
-TRAJECTORIES = sorted((ROOT / "notebooks" / "data").iterdir())
+TRAJECTORIES = sorted((ROOT / "notebooks" / "data").glob("step_*.jsonl.xz"))
 
 
 @pytest.fixture(scope="module")
