@@ -54,7 +54,10 @@ class ProgramResult:
 
 
 def extract_program(response: str) -> str:
-    """The last fenced block of a response; to the end where that one is not closed; all of it where there is none."""
+    """The last fenced block of a response; to the end where that one is not closed; all of it where there is none.
+
+    Without the byte order mark that editors put before a text: Python takes it in a file, not in a string.
+    """
     opened, end = None, 0  # the last opening fence, and where its block ends; 0 while it is open
     for fence in _FENCE.finditer(response):
         _, marks, words = fence.groups()
@@ -63,8 +66,8 @@ def extract_program(response: str) -> str:
         elif opened is None or end or (marks[0] == opened[2][0] and words.strip()):  # or it was never closed
             opened, end = fence, 0
     if opened is None:
-        return response
-    body = response[opened.end() + 1 : end or len(response)]
+        return response.removeprefix("\ufeff")
+    body = response[opened.end() + 1 : end or len(response)].removeprefix("\ufeff")
     # moved to the left as far as the fence was to the right
     return re.sub(rf"^[ \t]{{1,{len(opened[1])}}}", "", body, flags=re.MULTILINE) if opened[1] else body
 

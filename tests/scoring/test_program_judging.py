@@ -30,6 +30,8 @@ def judged(program, tests, **comparison):
         ("````python\n```\nprint(1)\n```\n````", "```\nprint(1)\n```\n"),
         ("- so:\n  ```python\n  if 1:\n      print(1)\n  ```", "if 1:\n    print(1)\n"),
         ("```python\r\nprint(1)\r\n```\r\n", "print(1)\r\n"),
+        ("\ufeffprint(1)", "print(1)"),
+        ("```python\n\ufeffprint(1)\n```", "print(1)\n"),
         ("```python\n", ""),
         ("", ""),
     ],
