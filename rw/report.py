@@ -1,14 +1,16 @@
-"""`rw report WORKDIR... [--out DIR]`: makes the reports of runs again, and lays several runs side by side."""
+"""`rw report WORKDIR... [--out DIR]`: makes the reports of runs and evaluations again, and lays several runs side by
+side."""
 
 from __future__ import annotations
 
 import argparse
+import pathlib
 import sys
 from collections.abc import Sequence
 
 from rw.cli import COMMANDS
-from rw.errors import RwError
-from rw.evaluation import comparison, report
+from rw.errors import ConfigError, RwError
+from rw.evaluation import comparison, report, results
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,16 +23,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="where the report goes: of one run instead of WORKDIR/report, of several instead of `comparison` beside "
         "the first (each also gets its own)",
     )
+    parser.add_argument(
+        "--against", nargs="+", default=[], metavar="WORKDIR[:ARM]",
+        help="evaluations whose arms those of the one WORKDIR are compared with, on the questions in common",
+    )  # fmt: skip
     known = parser.parse_args(sys.argv[1:] if argv is None else argv)
     try:
         if len(known.workdirs) == 1:
-            report.print_report(report.write_report(known.workdirs[0], known.out))
+            _report_one(known.workdirs[0], known.out, known.against)
+        elif known.against:
+            raise ConfigError("--against compares the arms of one WORKDIR; several are laid side by side without it")
         else:
             comparison.print_comparison(comparison.write_comparison(known.workdirs, known.out))
     except RwError as error:
         print(f"rw report: error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _report_one(workdir: str, out: str | None, against: Sequence[str]) -> None:
+    """The report of a training run; of a directory that holds an evaluation alone, its results."""
+    is_run = (pathlib.Path(workdir) / "metrics.jsonl").is_file()
+    if is_run or not results.has_arms(workdir):
+        report.print_report(report.write_report(workdir, out))
+    if results.has_arms(workdir) and (against or not is_run):
+        results.print_results(results.write_results(workdir, out, against))
 
 
 if __name__ == "__main__":

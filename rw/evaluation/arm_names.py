@@ -66,7 +66,13 @@ def kind(arm: str) -> str:
 
 def ordered(arms: Iterable[str]) -> list[str]:
     """Arms by kind, modes in their order, then by name."""
-    return sorted(arms, key=lambda arm: (KINDS.index(kind(arm)), _mode_place(arm), arm))
+    return sorted(arms, key=lambda arm: (KINDS.index(kind(arm)), _mode_place(arm), worker_order(arm)))
+
+
+def worker_order(worker_id: str) -> tuple[str, int, str]:
+    """By the words of an id and then its number, so that worker_10 follows worker_9."""
+    words, _, number = worker_id.rpartition("_")
+    return (words, int(number), worker_id) if number.isdecimal() else (worker_id, -1, worker_id)
 
 
 def _mode_place(arm: str) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from rw.evaluation.accuracies import accuracies, plain
 from rw.evaluation.aggregate import NO_MODE_WORD, WORDS, is_lost, mean_cost, mode_shares
+from rw.evaluation.arm_names import worker_order
 from rw.evaluation.domains import is_held_out, stratum_of
 from rw.evaluation.outcomes import ArmResult, Outcome
 from rw.evaluation.router_arena import arena_score
@@ -104,12 +105,6 @@ def worker_shares(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 def _call_shares(outcomes: Iterable[Outcome]) -> dict[str, float]:
     calls = Counter(worker for outcome in outcomes for worker in outcome.workers)
     return {worker: calls[worker] / calls.total() for worker in sorted(calls, key=worker_order)}
-
-
-def worker_order(worker_id: str) -> tuple[str, int, str]:
-    """By the words of an id and then its number, so that worker_10 follows worker_9."""
-    words, _, number = worker_id.rpartition("_")
-    return (words, int(number), worker_id) if number.isdecimal() else (worker_id, -1, worker_id)
 
 
 def _mode_shares(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
@@ -21,9 +22,18 @@ POINT = 6.0  # pixels around a point that stay free
 
 
 def place_labels(
-    made: Figure, axes: Axes, x: np.ndarray, y: np.ndarray, words: Sequence[str], colours: Sequence[str]
+    made: Figure,
+    axes: Axes,
+    x: np.ndarray,
+    y: np.ndarray,
+    words: Sequence[str],
+    colours: Sequence[str],
+    path: Sequence[int] = (),
 ) -> None:
     """Writes each point's words at the nearest free place, with a line to the point where that is far.
+
+    Args:
+        path: numbers of points that a line joins, which words keep clear of too.
 
     The limits and scales of the axes must be final. Where no place is free the words stand to the right of the point.
     """
@@ -31,10 +41,14 @@ def place_labels(
     renderer = FigureCanvasAgg(made).get_renderer()
     points = axes.transData.transform(np.column_stack([x, y]))
     taken = [Bbox.from_bounds(px - POINT, py - POINT, 2 * POINT, 2 * POINT) for px, py in points]
+    for start, end in itertools.pairwise(points[list(path)]):
+        steps = np.linspace(start, end, 2 + int(np.hypot(*(end - start)) / POINT))
+        taken += [Bbox.from_bounds(px - GAP, py - GAP, 2 * GAP, 2 * GAP) for px, py in steps]
     inside = axes.get_window_extent(renderer)
     for place in np.argsort(-points[:, 1]):
         for distance, direction in itertools.product(DISTANCES, DIRECTIONS):
             label = _label(axes, (x[place], y[place]), words[place], colours[place], distance, direction)
+            label.update_positions(renderer)
             box = Text.get_window_extent(label, renderer).padded(GAP)  # the words without the line
             is_inside = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
             if is_inside and not any(box.overlaps(other) for other in taken):
@@ -56,4 +70,5 @@ def _label(
         va="center" if right else "bottom" if up > 0 else "top", arrowprops=line if distance > DISTANCES[0] else None,
     )  # fmt: skip
     label.set_in_layout(False)
+    label.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
     return label

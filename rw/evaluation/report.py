@@ -28,7 +28,7 @@ from rw.evaluation.table import (
     type_table,
 )
 
-FOLDER, SUMMARY, TEXT = "report", "summary.json", "report.md"
+FOLDER, SUMMARY, TEXT, RESULTS = "report", "summary.json", "report.md", "results.html"
 INTERVALS = (
     "Every arm answers the same questions, one greedy rollout each. A question lost to infrastructure (`lost`) "
     "counts as wrong. Accuracy has Wilson's 95 % interval. The mean cost has a normal one, over the questions whose "
@@ -52,7 +52,8 @@ FILES = (
 
 
 def write_report(workdir: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """Writes the report of a run and returns the path of its report.md; an older report is replaced.
+    """Writes the report of a run, and the results of its arms where it has any; returns the path of its report.md. An
+    older report is replaced.
 
     Args:
         workdir: of the run, finished or not.
@@ -67,6 +68,8 @@ def write_report(workdir: str | os.PathLike[str], out: str | os.PathLike[str] | 
     history = read_history(workdir)
     summary = summarise(history.arms, history.rows, history.identity)
     folder = pathlib.Path(out) if out is not None else history.path / FOLDER
+    if history.arms:
+        _write_results(workdir, folder)
     with written_folder(folder):
         drawn, without = write_plots(history, summary, folder)
         write_whole(folder / SUMMARY, json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
@@ -76,6 +79,12 @@ def write_report(workdir: str | os.PathLike[str], out: str | os.PathLike[str] | 
         )
         write_whole(folder / TEXT, text)
     return folder / TEXT
+
+
+def _write_results(workdir: str | os.PathLike[str], folder: pathlib.Path) -> None:
+    from rw.evaluation.results import write_results  # here, since it takes its folder and notes from this file
+
+    write_results(workdir, folder)
 
 
 def print_report(path: str | os.PathLike[str], console: Console | None = None) -> None:
@@ -135,6 +144,7 @@ def _test_sections(history: History, summary: Mapping[str, Any]) -> list[str]:
     return [
         before_after_table(summary).markdown(),
         INTERVALS,
+        f"[`{RESULTS}`]({RESULTS}) has every set and domain, costs, differences of any two arms, and trajectories.",
         "### By type of question",
         type_table(summary).markdown(),
         majority_words(summary),

@@ -17,7 +17,7 @@ from rich.console import Console
 from rw.errors import WorkdirError
 from rw.evaluation import pairs
 from rw.evaluation.outcomes import FOLDER as ARMS_FOLDER
-from rw.evaluation.outcomes import ArmResult, arm_path, read_arm, read_arms, trajectories_path
+from rw.evaluation.outcomes import ArmResult, named_arms, read_arms, trajectories_path
 from rw.evaluation.report import FOLDER, WORKERS_WERE, write_whole, written_folder
 from rw.evaluation.results_html import HEADINGS, page
 from rw.evaluation.results_summary import results_summary
@@ -29,8 +29,8 @@ from rw.evaluation.table import Table, print_one, terminal
 NAME = "results"
 INTERVALS = (
     "Every arm answers the same questions, one rollout each; one lost to infrastructure counts as wrong and is counted "
-    "in `lost`. 95 % intervals: Wilson's for the share of one set; for means of sets and for graded scores a bootstrap "
-    "that draws from each set apart."
+    "in the last column. 95 % intervals: Wilson's for the share of one set; for means of sets and for graded scores a "
+    "bootstrap that draws from each set apart."
 )
 DIFFERENCES = (
     "Paired by question: both arms answered the same ones, and only those are counted. 95 % intervals of a bootstrap "
@@ -70,12 +70,13 @@ def write_results(
     summary = results_summary(path.resolve().name, arms, others)
     folder = pathlib.Path(out) if out is not None else path / FOLDER
     made, notes = tables(summary), _notes(summary)
+    ordered = {name: arms[name] for name in summary["arms"]}
     with written_folder(folder):
         plots = write_plots(summary, folder)
         data = json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False)
         write_whole(folder / f"{NAME}.json", data + "\n")
         write_whole(folder / f"{NAME}.md", results_text(summary, made, notes, plots))
-        write_whole(folder / f"{NAME}.html", page(summary, made, notes, plots, folder, shown(path, arms)))
+        write_whole(folder / f"{NAME}.html", page(summary, made, notes, plots, folder, shown(path, ordered)))
     return folder / f"{NAME}.html"
 
 
@@ -88,7 +89,7 @@ def print_results(path: str | os.PathLike[str], console: Console | None = None) 
     """Prints the main tables of results that were written, and where they are; `path` is their page."""
     console = console or terminal()
     summary = json.loads(pathlib.Path(path).with_suffix(".json").read_text(encoding="utf-8"))
-    for table in (main_table(summary), against_table(summary)):
+    for table in (main_table(summary, intervals=False), against_table(summary)):
         if table.rows:
             print_one(table, console)
     notes = _notes(summary)
@@ -145,27 +146,12 @@ def _arms_of(workdir: pathlib.Path, reference: str) -> dict[str, ArmResult]:
         WorkdirError: none is there.
         DataError: a question that both directories keep the text of has another text there.
     """
-    folder, _, arm = reference.rpartition(":") if not pathlib.Path(reference).is_dir() else (reference, "", "")
-    path = pathlib.Path(folder or reference)
-    if arm and folder:
-        if not arm_path(path, arm).is_file():
-            raise WorkdirError(f"no arm {arm!r} in {folder!r}: {arm_path(path, arm)} is not there")
-        found = {arm: read_arm(arm_path(path, arm))}
-    else:
-        found = read_arms(path)
-    if not found:
-        raise WorkdirError(
-            f"no arm to compare with in {reference!r}: give a directory of an evaluation, or WORKDIR:ARM"
-        )
-    ours = _questions(workdir)
-    pairs.check_texts(ours, _questions(path, known_to=ours), (str(workdir), str(path)))
+    path, found = named_arms(reference)
+    pairs.check_texts(_questions(workdir), _questions(path), (str(workdir), str(path)))
     return {f"{path.resolve().name}:{name}": result for name, result in found.items()}
 
 
-def _questions(workdir: pathlib.Path, known_to: Mapping[str, str] | None = None) -> dict[str, str]:
+def _questions(workdir: pathlib.Path) -> dict[str, str]:
     """Texts of the questions that a directory keeps, by id; those of one arm, since arms answer the same ones."""
-    for name in read_arms(workdir):
-        path = trajectories_path(workdir, name)
-        if path.is_file() and (known_to is None or known_to):
-            return read_questions(path)
-    return {}
+    paths = sorted(trajectories_path(workdir, "_").parent.glob("*.jsonl"))
+    return read_questions(paths[0]) if paths else {}

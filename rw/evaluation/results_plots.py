@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from rw.evaluation import style
 from rw.evaluation.aggregate import NO_MODE_WORD, WORDS
@@ -23,6 +24,7 @@ Summary = Mapping[str, Any]
 KIND_COLOURS = dict(
     zip(KINDS, (style.RED, "#0072B2", style.GREY, style.SKY, style.YELLOW, "#5E4B8B", "#009E73"), strict=True)
 )
+CHOSEN = "#666666"  # the router's own choice among modes, which have colours
 FORCED = tuple(f"forced_{word}" for word in WORDS)
 
 
@@ -49,15 +51,17 @@ def pareto(summary: Summary) -> Figure | None:
     axes.set_xscale("log")
     axes.set_xlim(x.min() / 1.6, x.max() * 1.6)
     axes.margins(y=0.12)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.xaxis.set_minor_formatter(lambda value, _: f"{value:g}" if len(x) and x.max() / x.min() < 8 else "")
-    axes.tick_params(axis="x", which="minor", labelsize=style.SMALL - 1)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(top=min(axes.get_ylim()[1], 102))
     found = [group for group in KINDS if any(kind(name) == group for name, *_ in points)]
     made.legend(
         handles=[style.patch(KIND_COLOURS[group], group) for group in found], ncols=len(found),
         loc="outside lower left", frameon=False, fontsize=style.SMALL, handlelength=1, columnspacing=1.2,
     )  # fmt: skip
-    place_labels(made, axes, x, y, [title for *_, title in points], [KIND_COLOURS[kind(name)] for name, *_ in points])
+    colours = [KIND_COLOURS[kind(name)] for name, *_ in points]
+    place_labels(made, axes, x, y, [title for *_, title in points], colours, frontier)
     return made
 
 
@@ -67,13 +71,13 @@ def _beats(cost: float, right: float, other_cost: float, other_right: float) -> 
 
 
 def modes(summary: Summary) -> Figure | None:
-    """Which modes an arm chose, overall and by domain: one panel an arm that could choose."""
+    """Which modes an arm chose, overall and by domain: one panel a router that chose for itself."""
     chosen = {
         name: arm
         for name, arm in summary["arms"].items()
-        if (shares := arm["mode_share"]["overall"]) and max(shares.values()) < 1 and not name.startswith("forced_")
+        if arm["mode_share"]["overall"] and (name == "trained" or kind(name) == "untrained router")
     }
-    chosen = dict(list(chosen.items())[:4])
+    chosen = {name: arm for name, arm in chosen.items() if name == "trained" or not _is_forced(name)}
     if not chosen:
         return None
     domains = summary["domains"]
@@ -89,6 +93,10 @@ def modes(summary: Summary) -> Figure | None:
         _mode_bars(axes, rows, shares)
     style.mode_legend(made, words)
     return made
+
+
+def _is_forced(name: str) -> bool:
+    return name.rpartition("_")[2] in WORDS
 
 
 def _mode_bars(axes: Axes, rows: Sequence[str], shares: Mapping[str, Mapping[str, float]]) -> None:
@@ -126,13 +134,13 @@ def chosen_or_forced(summary: Summary) -> Figure | None:
             [interval["mean"] - interval["low"] for _, interval in shown],
             [interval["high"] - interval["mean"] for _, interval in shown],
         ]
-        colour = style.INK if name == "trained" else style.MODE_COLOURS[name.removeprefix("forced_")]
-        axes.bar(x, y, width=0.18, color=colour, alpha=0.92)
-        axes.errorbar(x, y, yerr=limits, fmt="none", ecolor=style.GREY, elinewidth=1.2, capsize=2.5)
+        colour = CHOSEN if name == "trained" else style.MODE_COLOURS[name.removeprefix("forced_")]
+        axes.bar(x, y, width=0.18, color=colour, alpha=0.9)
+        axes.errorbar(x, y, yerr=limits, fmt="none", ecolor=style.INK, elinewidth=1.2, capsize=2.5)
     axes.set_xticks(range(len(rows)), rows)
     axes.grid(False, axis="x")
     style.percent_axis(axes)
-    colours = [style.INK, *(style.MODE_COLOURS[name.removeprefix("forced_")] for name in arms[1:])]
+    colours = [CHOSEN, *(style.MODE_COLOURS[name.removeprefix("forced_")] for name in arms[1:])]
     words = ["chosen", *(name.removeprefix("forced_") + " forced" for name in arms[1:])]
     made.legend(
         handles=[style.patch(*pair) for pair in zip(colours, words, strict=True)], ncols=len(arms), frameon=False,
@@ -168,7 +176,7 @@ PLOTS: Mapping[str, tuple[Callable[[Summary], Figure | None], str]] = {
     ),
     "results_chosen_or_forced": (
         chosen_or_forced,
-        "Black is the router's own choice of mode. It earns its keep where black stands above every colour on "
+        "Grey is the router's own choice of mode. It earns its keep where grey stands above every colour on "
         "average, since no single mode is best in every domain.",
     ),
     "results_modes": (modes, "One bar a domain. If all bars look alike, the router ignores the question."),

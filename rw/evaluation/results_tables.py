@@ -13,14 +13,14 @@ Summary = Mapping[str, Any]
 SMA = "s/m/a: % in mode single, multi, agentic"
 
 
-def main_table(summary: Summary) -> Table:
-    """One line an arm: Avg, domains, mean cost, calls and modes."""
+def main_table(summary: Summary, intervals: bool = True) -> Table:
+    """One line an arm: Avg, domains (with their intervals where wanted), mean cost, modes and what was lost."""
     factor, unit = _unit(summary)
     rows = [
         (
             arm["title"],
             interval_words(arm["accuracies"]["average"]),
-            *(interval_words(arm["accuracies"]["domains"].get(domain)) for domain in summary["domains"]),
+            *(_accuracy(arm["accuracies"]["domains"].get(domain), intervals) for domain in summary["domains"]),
             cost_words(arm["cost_usd"]["mean"], factor, arm["questions"]),
             share_words(arm["mode_share"]["overall"]),
             str(arm["lost"]),
@@ -154,9 +154,8 @@ def worker_table(summary: Summary) -> Table:
 
 
 def paper_table(summary: Summary) -> Table:
-    """The paper's methods in percent, and below each of its kind our arm."""
+    """The paper's methods in percent, and below each our arm of its kind; ours of the reference arm in any case."""
     rows: list[tuple[str, ...]] = []
-    shown = set()
     for row in paper_results.ROWS:
         held_out = row.held_out or (None,) * 3
         shares = "" if row.mode_shares is None else "/".join(f"{100 * share:.0f}" for share in row.mode_shares)
@@ -165,8 +164,8 @@ def paper_table(summary: Summary) -> Table:
         rows.append((f"{row.method} ({paper_results.NOTE})", *(number(cell, "{:.1f}") for cell in cells), shares, cost))
         if row.arm in summary["arms"]:
             rows.append(_own_row(summary, row.arm))
-            shown.add(row.arm)
-    rows.extend(_own_row(summary, name) for name in summary["arms"] if name not in shown)
+    if summary["reference"] not in {row.arm for row in paper_results.ROWS}:
+        rows.append(_own_row(summary, summary["reference"]))
     columns = ("method", *paper_results.COLUMNS, "Avg", "AIME", "GPQA-D", "BBH", "s/m/a", "cost")
     return Table("The paper's table beside ours, % right", columns, tuple(rows))
 
@@ -207,6 +206,10 @@ def _tokens(read: float | None, written: float | None) -> str:
 def _ending(found: Mapping[str, Any]) -> str:
     reasons = ", ".join(f"{reason} {percent(share)}" for reason, share in found["by"].items())
     return percent(found["share"]) + (f" ({reasons})" if reasons else "")
+
+
+def _accuracy(interval: Mapping[str, Any] | None, with_limits: bool) -> str:
+    return interval_words(interval) if with_limits or interval is None else percent(interval["mean"])
 
 
 def _with_count(interval: Mapping[str, Any] | None) -> str:

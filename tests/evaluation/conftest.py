@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rw.evaluation import style
-from rw.evaluation.outcomes import ArmResult, Outcome, write_arm
+from rw.evaluation.outcomes import ArmResult, Outcome, arm_path, read_arm, trajectories_path, write_arm
 from rw.evaluation.validation import validation_metrics
 from rw.types import Mode
 
@@ -129,10 +129,41 @@ def whole_run(workdir, seed=0, steps=60, count=60):
     return workdir
 
 
+HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 2'> half \ud83d & \u2028 text"
+
+
+def described(found, words):
+    """A trajectory of an outcome as an evaluation keeps it, with `words` wherever a Worker or router may write."""
+    calls = [("n1", 1, []), ("n2", 1, []), ("n3", 2, ["n1", "n2"])] if found.mode == "agentic" else [("n1", 1, [])]
+    return {
+        "query_id": found.query_id, "question": f"What is {found.query_id}? {words}", "mode": found.mode,
+        "forced": False, "status": found.status, "violation": found.violation, "cause": found.cause,
+        "answer": f"answer {words}" if found.status == "answered" else None, "reference": "4",
+        "verdict": {"correct": found.correct, "detail": words, "kind": "pass", "scorer": "math/1", "tier": ""},
+        "turns": [{"segment": "prompt", "text": words}, {"segment": "mode", "text": "<mode>multi</mode>"}],
+        "calls": [
+            {"node_id": node, "worker_id": f"worker_{node[1]}", "role": "executor", "references": references,
+             "subquery": f"sub-query of {node} {words}", "output": f"reply of {node} {words}", "input_tokens": 10,
+             "output_tokens": None, "cost_usd": 1e-6, "latency_s": 0.5, "attempts": 1, "status": "ok",
+             "failure": None, "turn": turn}
+            for node, turn, references in calls
+        ],
+    }  # fmt: skip
+
+
+def write_trajectories(workdir, arms, words=HOSTILE):
+    """The trajectories of arms that are written already."""
+    for arm in arms:
+        path = trajectories_path(workdir, arm)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        records = [described(outcome, words) for outcome in read_arm(arm_path(workdir, arm)).outcomes]
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
 @pytest.fixture(scope="session")
 def made():
     """The functions above, by name."""
-    functions = (answers, write_arms, write_rows, write_validations, write_config, whole_run)
+    functions = (answers, write_arms, write_trajectories, write_rows, write_validations, write_config, whole_run)
     return types.SimpleNamespace(**{function.__name__: function for function in functions})
 
 

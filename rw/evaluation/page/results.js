@@ -155,7 +155,7 @@
       MARGIN + column * (WIDTH + GAP_X),
       MARGIN + (row + (highest - tall[column]) / 2) * (HEIGHT + GAP_Y)]]));
     const svg = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "calls as a graph" });
-    const marker = shape("marker", { id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" });
+    const marker = shape("marker", { id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" });
     marker.append(shape("path", { d: "M0 0 L8 4 L0 8 z" }));
     svg.append(marker);
     for (const [from, to] of one.edges) svg.append(edge(place, from, to));
