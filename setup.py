@@ -46,6 +46,7 @@ setup(
             "playwright>=1.50",
             "submitit>=1.5",
             "wandb>=0.20",
+            "sentence-transformers>=3",
         ],  # fmt: skip
         "data": ["datasets", "pyarrow"],
         "encoder": ["sentence-transformers>=3"],

@@ -16,6 +16,8 @@ from sklearn.cluster import KMeans
 from rw.evaluation.factorised_router import fitted
 
 WIDTH = 64
+STEPS = 300
+WEIGHT_DECAY = 1e-2
 TEMPERATURE = 0.2
 SAMPLE_WEIGHT = 0.2  # of the loss between questions
 CLUSTERS = 8
@@ -53,7 +55,7 @@ def router_dc(vectors: np.ndarray, scores: np.ndarray, seed: int) -> Callable[[n
         others = ~jnp.eye(len(x), dtype=bool)
         return contrast(by_worker, positives, negatives) + SAMPLE_WEIGHT * contrast(by_question, same & others, ~same)
 
-    params = fitted(loss, params)
+    params = fitted(loss, params, STEPS, WEIGHT_DECAY)
 
     def predict(asked: np.ndarray) -> np.ndarray:
         return np.asarray(projected(params, jnp.asarray(asked, jnp.float32)) @ _unit(params["workers"]).T, float)
