@@ -23,7 +23,7 @@ from rw.config_path import config_name
 from rw.dry_run import ESTIMATES, amount, training_estimate
 from rw.errors import ConfigError
 from rw.estimate import NOTHING, Range
-from rw.evaluation.sweep_report import point_table, setting_table, state_words, write_sweep
+from rw.evaluation.sweep_report import has_settings, point_table, setting_table, state_words, write_sweep
 from rw.evaluation.sweep_results import FINISHED, settings
 from rw.evaluation.table import Table, print_one, terminal
 from rw.interrupts import Interrupts, StopRequested, run_in_loop
@@ -104,7 +104,8 @@ def run_here(sweep: Sweep, processes: int, command: Command = train_command) -> 
                 return stop.exit_code
             return 0
 
-        return run_in_loop(body) or summarise(sweep)
+        stopped, unfinished = run_in_loop(body), summarise(sweep)
+        return stopped or unfinished
 
 
 def run_on_slurm(sweep: Sweep, at_once: int, parameters: dict) -> int:
@@ -133,7 +134,7 @@ def summarise(sweep: Sweep) -> int:
     console = terminal()
     print_one(point_table(results), console)
     grouped = settings(results)
-    if len(grouped) < len(results):
+    if has_settings(grouped):
         print_one(setting_table(grouped), console)
     progress.say(f"{state_words(results)}; {path}")
     return 0 if all(result.status == FINISHED for result in results) else UNFINISHED

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from rw.evaluation import style
 from rw.evaluation.aggregate import WORDS
+from rw.evaluation.label_places import place_labels
 from rw.evaluation.sweep_results import Setting, point_metric
 from rw.evaluation.table import cost_unit
 
 
 def write_plot(grouped: Sequence[Setting], path: pathlib.Path, title: str) -> pathlib.Path | None:
     """Draws the sweep; None, and an older file goes, where no setting is measured yet."""
-    measured = [setting for setting in grouped if setting.over_seeds("accuracy") is not None]
+    numbered = {n: setting for n, setting in enumerate(grouped, 1) if setting.over_seeds("accuracy") is not None}
+    measured = list(numbered.values())
     if not measured:
         path.unlink(missing_ok=True)
         return None
     factor, unit = cost_unit(found[0] for setting in measured if (found := setting.over_seeds("cost_usd")))
     made, [[accuracy, pareto], [cost, modes]] = style.figure(f"Sweep {title}", 2, 2, size=(11, 7.5))
-    swept = _swept(measured)
+    swept = _swept(numbered)
     for axes, words, metric, scale in (
         (accuracy, "% of questions answered right", "accuracy", 100.0),
         (cost, f"Workers' cost a question, {unit}", "cost_usd", factor),
@@ -35,8 +38,8 @@ def write_plot(grouped: Sequence[Setting], path: pathlib.Path, title: str) -> pa
     style.plain(modes, x=swept.name, y="% of questions in each mode")
     _stacked_modes(modes, swept.places, measured)
     _ticks(modes, swept)
-    _pareto(pareto, measured, swept.labels, factor, unit)
     style.mode_legend(made, WORDS)
+    _pareto(made, pareto, measured, swept.labels, factor, unit)
     style.save(made, path)
     return path
 
@@ -46,26 +49,21 @@ class Swept(NamedTuple):
 
     places: Sequence[float]
     labels: Sequence[str]
-    name: str  # of the key, where there is one
+    name: str
     is_number: bool  # whether a place is the value itself
 
 
-def _swept(measured: Sequence[Setting]) -> Swept:
-    """Values themselves where one number was swept, else a place for each setting."""
-    keys = list(dict.fromkeys(key for setting in measured for key in setting.values))
+def _swept(measured: Mapping[int, Setting]) -> Swept:
+    """Values themselves where one number was swept, words where one key was, else the settings' numbers."""
+    keys = list(dict.fromkeys(key for setting in measured.values() for key in setting.values))
     any_places = [float(place) for place in range(len(measured))]
     if len(keys) != 1:
-        words = [_words(setting.values) for setting in measured]
-        return Swept(any_places, ["\n".join(word) or "all" for word in words], "", False)
-    found = [setting.values.get(keys[0]) for setting in measured]
+        return Swept(any_places, [str(number) for number in measured], "setting, by its number in the table", False)
+    found = [setting.values.get(keys[0]) for setting in measured.values()]
     name = keys[0].rpartition(".")[2].replace("_", " ")
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in found):
         return Swept([float(value) for value in found], [f"{value:g}" for value in found], name, True)
     return Swept(any_places, [str(value) for value in found], name, False)
-
-
-def _words(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key.rpartition('.')[2]} {value}" for key, value in values.items()]
 
 
 def _ticks(axes: Axes, swept: Swept) -> None:
@@ -108,30 +106,32 @@ def _stacked_modes(axes: Axes, places: Sequence[float], measured: Sequence[Setti
     axes.set_ylim(0, 100)
 
 
-def _pareto(axes: Axes, measured: Sequence[Setting], labels: Sequence[str], factor: float, unit: str) -> None:
+def _pareto(made: Figure, axes: Axes, measured: Sequence[Setting], labels: Sequence[str], factor: float, unit: str):
     """Accuracy against cost, a point a setting; the line joins those that no other beats in both."""
     style.plain(axes, x=f"Workers' cost a question, {unit}", y="% of questions answered right")
-    points = []
+    points, words = [], []
     for setting, label in zip(measured, labels, strict=True):
         accuracy, cost = setting.over_seeds("accuracy"), setting.over_seeds("cost_usd")
         if accuracy is None or cost is None:
             continue
         x, y = factor * cost[0], 100 * accuracy[0]
         points.append((x, y))
+        words.append(label)
         axes.errorbar(
             [x], [y], xerr=[[x - factor * cost[1]], [factor * cost[2] - x]],
             yerr=[[y - 100 * accuracy[1]], [100 * accuracy[2] - y]], fmt="o", color=style.RED, ecolor=style.PALE,
             elinewidth=1, capsize=2,
         )  # fmt: skip
-        axes.annotate(
-            label.replace("\n", ", "), (x, y), xytext=(6, 5), textcoords="offset points", fontsize=style.SMALL
-        )
     if not points:
         style.say_inside(axes, "no cost is known")
         return
     front = pareto_front(points)
     axes.plot([x for x, _ in front], [y for _, y in front], "--", color=style.GREY, linewidth=1)
     axes.margins(0.15)
+    axes.autoscale_view()
+    x, y = np.array(points).T
+    path = [points.index(point) for point in front]
+    place_labels(made, axes, x, y, words, [style.INK] * len(points), path)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -20,7 +20,7 @@ READING = (
     "question at the frozen prices. A question lost to infrastructure counts as wrong."
 )
 OVER_SEEDS = (
-    "Means over the finished runs that differ in their seed alone, with the lowest and the highest of them: how far "
+    "Means over the finished runs that differ in their seed alone, with the lowest and the highest of several: how far "
     "apart seeds lie, not an interval."
 )
 CSV_COLUMNS = (
@@ -55,8 +55,8 @@ def write_sweep(
 def text(title: str, results: Sequence[PointResult], grouped: Sequence[Setting], plot: pathlib.Path | None) -> str:
     """The summary in Markdown."""
     parts = [f"# Sweep {title}", state_words(results), point_table(results).markdown(), READING]
-    if any(len(setting.points) + setting.missing > 1 for setting in grouped):
-        parts += ["## Over seeds", setting_table(grouped).markdown(), OVER_SEEDS]
+    if has_settings(grouped):
+        parts += ["## Settings", setting_table(grouped).markdown(), OVER_SEEDS]
     if plot is not None:
         parts.append(f"![accuracy and cost of the sweep]({plot.name})")
     if troubled := [result for result in results if result.last_words]:
@@ -94,21 +94,27 @@ def point_table(results: Sequence[PointResult]) -> Table:
     )
 
 
+def has_settings(grouped: Sequence[Setting]) -> bool:
+    """Whether a table of settings says more than that of points: of seeds, or what a number in the plot stands for."""
+    keys = {key for setting in grouped for key in setting.values}
+    return len(keys) > 1 or any(len(setting.points) + setting.missing > 1 for setting in grouped)
+
+
 def setting_table(grouped: Sequence[Setting]) -> Table:
     """One line a setting: means over seeds, with their range."""
     factor, unit = _unit([point for setting in grouped for point in setting.points])
     rows = []
-    for setting in grouped:
+    for number, setting in enumerate(grouped, 1):
         rows.append(
             (
-                setting_words(setting.values) or "all",
+                f"{number}: {setting_words(setting.values) or 'all'}",
                 f"{len(setting.points)}/{len(setting.points) + setting.missing}",
                 _range(setting.over_seeds("accuracy"), 100, ".1f"),
                 _range(setting.over_seeds("cost_usd"), factor, ".3g"),
                 "/".join(_mean(setting.over_seeds(word)) for word in ("single", "multi", "agentic")),
             )
         )
-    return Table("Over seeds", ("setting", "finished", "% right", f"cost, {unit}", "s/m/a, %"), tuple(rows))
+    return Table("Settings", ("setting", "finished", "% right", f"cost, {unit}", "s/m/a, %"), tuple(rows))
 
 
 def setting_words(values: Mapping[str, Any]) -> str:

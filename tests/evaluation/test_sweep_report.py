@@ -48,8 +48,8 @@ def test_tables_have_a_line_a_point_and_a_line_a_setting():
     assert last[1:] == ("waiting", "0/4", "-", "-", "-", "-")
     assert point_table(RESULTS).columns[5] == "cost, 10⁻⁶ USD"
     assert setting_table(settings(RESULTS)).rows == (
-        ("efficiency_weight 0.0", "2/2", "75.0 (70.0 to 80.0)", "30 (20 to 40)", "30/70/0"),
-        ("efficiency_weight 0.3", "1/2", "60.0", "10", "90/10/0"),
+        ("1: efficiency_weight 0.0", "2/2", "75.0 (70.0 to 80.0)", "30 (20 to 40)", "30/70/0"),
+        ("2: efficiency_weight 0.3", "1/2", "60.0", "10", "90/10/0"),
     )
 
 
@@ -65,14 +65,14 @@ def test_the_summary_is_whole_and_says_what_failed(tmp_path):
     path = write_sweep(tmp_path, "alpha of tiny", [*RESULTS, failed], ["rw", "sweep"])
     text = path.read_text()
     assert "5 points: 3 finished, 1 waiting, 1 failed" in text and "exit code 5: out of money" in text
-    assert "failed (5)" in text and "## Over seeds" in text and "(sweep.png)" in text
+    assert "failed (5)" in text and "## Settings" in text and "(sweep.png)" in text
     data = json.loads((tmp_path / "sweep.json").read_text())
     assert data["points"][0]["measured"]["accuracy"]["mean"] == 0.7 and data["command"] == ["rw", "sweep"]
     assert data["settings"][0]["accuracy"]["mean"] == pytest.approx(0.75) and data["settings"][0]["seeds"] == [0, 1]
     assert (tmp_path / "sweep.png").stat().st_size > 10_000
 
 
-def test_a_plot_is_drawn_of_numbers_words_and_several_keys_and_goes_where_nothing_is_measured(tmp_path):
+def test_a_plot_is_drawn_of_words_and_of_several_keys_and_goes_where_nothing_is_measured(tmp_path):
     path = tmp_path / "sweep.png"
     words = [
         PointResult(n, {"variant": n}, FINISHED, 1, 1, measured(50, 1e-5)) for n in ("multi", "no_comet", "agentic")
@@ -82,7 +82,7 @@ def test_a_plot_is_drawn_of_numbers_words_and_several_keys_and_goes_where_nothin
         for a in (1, 2)
         for b in (1, 2)
     ]
-    for results in (RESULTS, words, many, [PointResult("s", {"seed": 0}, FINISHED, 1, 1, measured(50, None))]):
+    for results in ([*words, PointResult("s", {"seed": 0}, FINISHED, 1, 1, measured(50, None))], many):
         assert write_plot(settings(results), path, "t") == path and path.stat().st_size > 10_000
     assert write_plot(settings([point(0.0, 0, None, WAITING)]), path, "t") is None and not path.exists()
 
