@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report_one(workdir: str, out: str | None, against: Sequence[str]) -> None:
     """The report of a training run; of a directory that holds an evaluation alone, its results."""
-    is_run = (pathlib.Path(workdir) / "metrics.jsonl").is_file()
+    is_run = (pathlib.Path(workdir) / "metrics.jsonl").exists()
     if is_run or not results.has_arms(workdir):
         report.print_report(report.write_report(workdir, out))
     if results.has_arms(workdir) and (against or not is_run):
