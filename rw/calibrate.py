@@ -2,8 +2,8 @@
 
 As RouteWeaver, Appendix C.1, found its own: 128 training queries × 8 rollouts of the router as it is after cold start,
 with the decoding of training. The paper does not say how modes are chosen there; we force them, a third of the queries
-each, as cold start does: what single rollouts alone cost would be a fourth of its number. The result goes to
-<workdir>/reference_cost.json, which `reward.reference_cost_file` names.
+each, as cold start does, because its number is more than any single call can cost at its prices and limits. The result
+goes to <workdir>/reference_cost.json, which `reward.reference_cost_file` names.
 
 Rollouts are journaled: the same command continues one that was stopped, and pays for no call twice.
 """
@@ -12,32 +12,33 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
 from rw import progress
-from rw.cli import ALLOW_LIVE, DRY_RUN, Arguments, run_entry
+from rw.cli import Arguments, run_entry
+from rw.cluster import ALONE, Membership, placed
 from rw.config import as_dict, load_config
 from rw.core.schedule import forced_modes
 from rw.dry_run import dry_run_calibration
-from rw.errors import CheckpointError, ConfigError, DataError
+from rw.errors import ConfigError, DataError
 from rw.evaluation.reference_cost import describe, read_reference_cost, write_reference_cost
-from rw.initial import check_shapes
+from rw.initial import read_router
 from rw.learner.checkpoint import config_fingerprint
 from rw.learner.publish import publish
 from rw.learner.state import fingerprint
+from rw.memory import check_memory, evaluation_memory
 from rw.parts import Parts, run_interruptible
-from rw.processes import Processes
+from rw.processes import joined
 from rw.questions import QueryBatches
 from rw.run_config import RunConfig
 from rw.sampler.engine import SamplerEngine
-from rw.saved_router import SavedRouter, open_saved_router
-from rw.types import Group, PublishedWeights, Query
+from rw.saved_router import RouterPlace, find_router
+from rw.types import Group, Query
 
 FILE = "reference_cost.json"
 SCOPE = "calibration"
@@ -51,24 +52,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(DRY_RUN, action="store_true", help="estimate calls and USD; call nobody, change nothing")
-    parser.add_argument(ALLOW_LIVE, action="store_true", help="in a replay: ask and pay for what was not recorded")
-    parser.add_argument("--checkpoint", required=True, help="the router: a run's directory, or saved parameters")
-    parser.add_argument("--step", type=int, help="of a run: its router of that step")
-    parser.add_argument("--queries", type=int, default=128, help="training questions (default: the paper's 128)")
-    parser.add_argument("--rollouts", type=int, default=8, help="of each (default: the paper's 8)")
+    add = parser.add_argument
+    add("--checkpoint", required=True, metavar="PATH", help="a run's directory, saved parameters, or Hugging Face's")
+    add("--step", type=int, metavar="N", help="of a run: its router of that step (default: the best, or the last)")
+    add("--queries", type=int, default=128, metavar="N", help="training questions (default: the paper's 128)")
+    add("--rollouts", type=int, default=8, metavar="K", help="of each (default: the paper's 8)")
 
 
 def _calibrate(given: Arguments) -> int:
     flags = given.flags
-    router = open_saved_router(flags.checkpoint, flags.step)
     config = calibration_config(load_config(given.config, given.overrides), flags.rollouts)
-    return calibrate(config, given.workdir, router, flags.queries)
+    place = find_router(flags.checkpoint, flags.step)
+    return calibrate(config, given.workdir, place, flags.queries, placed(flags))
 
 
 def _dry_run(given: Arguments) -> int:
-    config = calibration_config(load_config(given.config, given.overrides), given.flags.rollouts)
-    return dry_run_calibration(config, given.workdir, given.flags.queries)
+    flags = given.flags
+    find_router(flags.checkpoint, flags.step)
+    config = calibration_config(load_config(given.config, given.overrides), flags.rollouts)
+    return dry_run_calibration(config, given.workdir, flags.queries)
 
 
 def calibration_config(config: RunConfig, rollouts_per_query: int) -> RunConfig:
@@ -77,43 +79,57 @@ def calibration_config(config: RunConfig, rollouts_per_query: int) -> RunConfig:
     return dataclasses.replace(config, evaluation=evaluation, rollouts_per_query=rollouts_per_query)
 
 
-def calibrate(config: RunConfig, workdir_path: str, router: SavedRouter, queries: int = 128) -> int:
+def calibrate(
+    config: RunConfig, workdir_path: str, router: RouterPlace, queries: int = 128, place: Membership = ALONE
+) -> int:
     """Measures C_ref in `workdir_path`, which nobody else may use meanwhile; returns the exit code.
+
+    Args:
+        place: this process's in a job of several, which must all be started alike.
 
     Raises:
         RwError: before anything is spent, where config, workdir or router cannot be used.
     """
     if queries < 1:
         raise ConfigError(f"--queries {queries} must be at least 1")
+    after_stop = "the same command continues the calibration"
+    with joined(place) as processes:
+        body = functools.partial(run, router=router, queries=queries)
+        return run_interruptible(config, workdir_path, body, after_stop, processes, trains=False)
 
-    async def body(parts: Parts) -> None:
-        path, about = parts.workdir.file(FILE), identity(parts, router, queries)
-        if path.exists():
-            check_same(path, about)
-            progress.say(f"{path} is there already: {cost_line(read_reference_cost(path))}")
-            return
-        found = describe(await roll_out(parts, router, queries), config.reward.retry_cost)
+
+async def run(parts: Parts, router: RouterPlace, queries: int) -> None:
+    """Measures and writes, unless that was done."""
+    path, about = parts.workdir.file(FILE), identity(parts, router, queries)
+    if await parts.processes.of_first(path.exists):
+        check_same(path, about)
+        progress.say(f"{path} is there already: {cost_line(read_reference_cost(path))}")
+        return
+    await parts.device.run(check_memory, parts.config, None, evaluation_memory)
+    found = describe(await roll_out(parts, router, queries), parts.config.reward.retry_cost)
+    parts.interrupts.close()  # all is done; one that is stopped now must not end with another exit code than the first
+    if parts.processes.is_first:
         write_reference_cost(path, {**found, **about})
-        parts.journals.discard(scope_of(queries))
         progress.say(progress.spent_line(parts.spent, parts.is_nominal))
         progress.say(f"{cost_line(found)}; train with it: --config.reward.reference_cost_file={path}")
+    await parts.processes.exchange(None)  # whoever ends before the file is there could not learn that it never came
+    parts.journals.discard(scope_of(queries))
 
-    return run_interruptible(config, workdir_path, body, "the same command continues the calibration", Processes())
 
-
-async def roll_out(parts: Parts, router: SavedRouter, queries: int) -> list[Group]:
+async def roll_out(parts: Parts, router: RouterPlace, queries: int) -> list[Group]:
     """The groups of all queries, each with its mode forced, sampled as in training."""
-    config = parts.config
+    config, only = parts.config, parts.config.schedule.mode
     asked = training_queries(parts.queries, config.queries_per_batch, queries)
-    only = config.schedule.mode
     modes = list(forced_modes(config.seed, 0, queries)) if only is None else [only] * queries
     for query in asked:
         parts.protocol.check_fits(query)
-    weights = await parts.device.run(published, parts, router)
-    parts.journals.identify(router=await parts.device.run(fingerprint, router.params))
+    params, step = await parts.device.run(read_router, parts, router, "--checkpoint")
+    parts.journals.identify(router=await parts.device.run(fingerprint, params))
+    weights = await parts.device.run(publish, params, config.model, step or 0)
     engine_config = dataclasses.replace(config.engine, deterministic=config.deterministic)
     engine = SamplerEngine(parts.codec, config.model, config.sampling, engine_config, parts.device, config.seed)
-    engine.check_concurrency(min(config.rollout.concurrency, queries * config.rollouts_per_query))
+    own = -(-queries // parts.processes.count) * config.rollouts_per_query
+    engine.check_concurrency(min(config.rollout.concurrency, own))
     await engine.publish(weights)
     try:
         with parts.booked_as(SCOPE), progress.rollouts(SCOPE) as on_progress:
@@ -151,22 +167,7 @@ def training_queries(batches: QueryBatches, size: int, count: int) -> list[Query
     raise DataError(f"--queries {count}: there are {len(found)} different questions to train on; take as many at most")
 
 
-def published(parts: Parts, router: SavedRouter) -> PublishedWeights:
-    """The router in the sampler's layout; CheckpointError where it is none of this config's."""
-    config = parts.config
-    if router.tokenizer_fingerprint != parts.codec.fingerprint:
-        raise CheckpointError(
-            f"the router {router.path} was trained with tokenizer {str(router.tokenizer_fingerprint)[:16]}…, this "
-            f"config has {parts.codec.fingerprint[:16]}…; give the config of its run"
-        )
-    check_shapes(router.path, router.params, config.model)
-    if parts.mesh is None:
-        return publish(router.params, config.model, version=0)
-    placed = {name: jax.device_put(x, parts.param_shardings[name]) for name, x in router.params.items()}
-    return publish(placed, config.model, version=0)
-
-
-def identity(parts: Parts, router: SavedRouter, queries: int) -> dict[str, Any]:
+def identity(parts: Parts, router: RouterPlace, queries: int) -> dict[str, Any]:
     """What a calibration depends on, beside what was measured."""
     config, only = parts.config, parts.config.schedule.mode
     return {

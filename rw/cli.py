@@ -111,7 +111,7 @@ def parse_arguments(name: str, argv: Sequence[str], add_flags: AddFlags | None =
     )
     parser.add_argument("--config", required=True, help="FILE or FILE:NAME, a Python file with get_config()")
     parser.add_argument("--workdir", default="", help="directory of the run (default: runs/<config name>)")
-    if name in ("train", "warmstart", "evaluate"):
+    if name in ("train", "warmstart", "evaluate", "calibrate"):
         parser.add_argument(DRY_RUN, action="store_true", help="estimate calls and USD; call nobody, change nothing")
         parser.add_argument(ALLOW_LIVE, action="store_true", help="in a replay: ask and pay for what was not recorded")
         parser.add_argument("--processes", metavar="N", help="processes of the job, one a host; auto: ask the machine")

@@ -64,7 +64,7 @@ def dry_run_warm_start(config: RunConfig, workdir_path: str) -> int:
 def dry_run_calibration(config: RunConfig, workdir_path: str, queries: int) -> int:
     """Estimates a calibration, all of whose modes are forced; returns 0, or 2 where a cap cannot be enough."""
     phase = Phase("calibration", queries * config.rollouts_per_query, 0, mode=config.schedule.mode)
-    return _dry_run(config, workdir_path, [phase])
+    return _dry_run(config, workdir_path, [phase], memory_of=evaluation_memory)
 
 
 def dry_run_evaluation(config: RunConfig, workdir_path: str, free: int, forced: Sequence[Mode]) -> int:

@@ -3,6 +3,8 @@ it up from the file."""
 
 import json
 import pathlib
+import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -117,7 +119,7 @@ def test_a_file_that_cannot_be_used_says_why(text, said, tmp_path):
 
 
 def test_a_dry_run_counts_the_rollouts(tmp_path, capsys):
-    arguments = ["calibrate", "--config", str(TINY), "--workdir", str(tmp_path / "out"), "--checkpoint", "nowhere"]
+    arguments = ["calibrate", "--config", str(TINY), "--workdir", str(tmp_path / "out"), "--checkpoint", "quickstart"]
     assert cli.main([*arguments, "--queries", "16", "--rollouts", "2", "--dry-run"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "calibration" in line)
     assert " 32 " in line and not (tmp_path / "out").exists()
@@ -158,3 +160,25 @@ def test_a_router_is_calibrated_once_and_a_run_takes_the_result_up(run, warm, tm
     )
     reward = json.loads((tmp_path / "run" / "config.json").read_text())["reward"]
     assert reward["reference_cost_usd"] == found["reference_cost_usd"]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_one_that_was_killed_goes_on_and_finds_the_same(run, warm, command, environment, tmp_path):
+    flags = ["--checkpoint", str(warm), "--queries", "12", "--rollouts", "2", "--config.workers.latency_s=0.3"]
+    run("calibrate", tmp_path / "whole", *flags)
+    killed = tmp_path / "killed"
+    process = subprocess.Popen(command("calibrate", killed, *flags), env=environment, cwd=tmp_path)
+    end = time.monotonic() + 300
+    while not (killed / "ledger.jsonl").exists() or len((killed / "ledger.jsonl").read_text().splitlines()) < 6:
+        assert time.monotonic() < end and process.poll() is None, "no call was answered in time"
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    run("calibrate", killed, *flags)
+    found = [json.loads((path / "reference_cost.json").read_text()) for path in (tmp_path / "whole", killed)]
+    assert found[0] == found[1]
+    for path in (tmp_path / "whole", killed):
+        ledger = [json.loads(line) for line in (path / "ledger.jsonl").read_text().splitlines()]
+        calls = [(r["step"], r["group"], r["rollout"], r["turn"], r["call"]) for r in ledger if r["kind"] == "call"]
+        assert len(calls) == len(set(calls))
