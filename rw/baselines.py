@@ -10,6 +10,7 @@ estimated, and confirmed where somebody is paid. Answers are kept in `<workdir>/
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -26,7 +27,7 @@ from rw.errors import ConfigError, DataError
 from rw.evaluation.baselines import EPISODES, NAMES, PREFIX, PROMPTED, choose_names, single_call_arms, without_answers
 from rw.evaluation.embeddings import Embedding, HashedNgrams, SentenceEncoder
 from rw.evaluation.learned_routers import FITS, LearnedRouter, without_questions_of
-from rw.evaluation.outcomes import ArmResult, write_arm
+from rw.evaluation.outcomes import ArmResult, Outcome, arm_path, read_arm, write_arm
 from rw.evaluation.recorded_matrices import scores_matrix
 from rw.evaluation.response_matrix import MatrixQuestion, ResponseMatrix, rows_digest
 from rw.evaluation.results import print_results, write_results
@@ -171,7 +172,18 @@ async def _record_single_calls(
     router = None if learning is None else learning.router
     for arm, found in single_call_arms(names, test, arms.parts.config.seed, router):
         is_learned = arm.removeprefix(PREFIX) in FITS
+        _forget_unless_same(arms.parts.workdir, arm, found)
         await arms.record(arm, {**about, **(learning.about if is_learned else {})}, found)
+
+
+def _forget_unless_same(workdir: Workdir, arm: str, found: Sequence[Outcome]) -> None:
+    """Removes an arm that says something else: a header cannot tell how another version of rw learnt a router."""
+    path = arm_path(workdir.path, arm)
+    if path.is_file():
+        with contextlib.suppress(DataError):
+            if read_arm(path).outcomes == tuple(found):
+                return
+        path.unlink()
 
 
 async def _ask_two_in_turn(arms: Arms, learning: Learning) -> None:

@@ -84,6 +84,15 @@ def test_the_same_command_again_asks_nobody_and_gives_the_same(done):
     assert {path: path.read_bytes() for path in (done / "evaluation").rglob("*.jsonl")} == before
 
 
+def test_an_arm_of_a_router_that_was_learnt_otherwise_is_written_anew(done):
+    path = done / "evaluation" / "baseline_svm.jsonl"
+    before = path.read_bytes()
+    for changed in (before.replace(b'"worker_', b'"old_', 1), b"no arm"):
+        path.write_bytes(changed)
+        assert baselines(tiny(), str(done), Options(("svm",), train_queries=20)) == 0
+        assert path.read_bytes() == before
+
+
 def test_fewer_training_questions_are_a_part_of_the_matrix(done):
     calls = asked(done)
     assert baselines(tiny(), str(done), Options(("svm",), train_queries=10)) == 0
