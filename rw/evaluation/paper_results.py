@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-NOTE = "authors' figures"
+NOTE, OURS = "authors' figures", "ours"
 COLUMNS = ("math", "code", "knowledge", "reason", "recall")
 
 

@@ -103,7 +103,7 @@ def _tiles(summary: Mapping[str, Any]) -> str:
     average, seconds, arena = arm["accuracies"]["average"], arm["latency_s"], arm["router_arena"]
     tiles = [
         (_mean(average), f"% right, Avg ({interval_words(average).partition(' (')[2] or ABSENT}"),
-        (cost_words(arm["cost_usd"]["mean"], factor, arm["questions"]), f"Worker cost a question, {unit}"),
+        (cost_words(arm["cost_usd"]["mean"], factor), f"Worker cost a question, {unit}"),
         (share_words(arm["mode_share"]["overall"]), "% single/multi/agentic"),
         (ABSENT if seconds["p50"] is None else f"{seconds['p50']:.3g} s", "median wait for Workers"),
         (ABSENT if arena is None else f"{100 * arena['score']:.1f}", "RouterArena score"),
@@ -133,7 +133,7 @@ def _section(name: str, table: Table, note: str) -> str:
 def _row_class(name: str, row: Sequence[str]) -> str:
     if name != "paper":
         return ""
-    return ' class="authors"' if row[0].endswith(f"({NOTE})") else ' class="ours"'
+    return ' class="authors"' if row[1] == NOTE else ' class="ours"'
 
 
 def _cells(name: str, row: Sequence[str]) -> str:

@@ -29,7 +29,8 @@ FORCED = tuple(f"forced_{word}" for word in WORDS)
 
 
 def pareto(summary: Summary) -> Figure | None:
-    """Accuracy against mean Worker cost on a log scale, with the frontier of arms that no other one beats in both."""
+    """Accuracy against mean Worker cost on a log scale, with the frontier of arms that no other one beats in both.
+    Oracles know the answers, so that nobody could be measured by them; they are beside it."""
     points = [
         (name, arm["cost_usd"]["mean"]["mean"], arm["accuracies"]["average"], arm["title"])
         for name, arm in summary["arms"].items()
@@ -46,7 +47,8 @@ def pareto(summary: Summary) -> Figure | None:
         colour = KIND_COLOURS[kind(name)]
         axes.plot([cost] * 2, [100 * interval["low"], 100 * interval["high"]], color=colour, alpha=0.3, linewidth=1.4)
         axes.plot(cost, 100 * interval["mean"], "o", color=colour, markersize=8, markeredgecolor="white", zorder=4)
-    frontier = [i for i in np.argsort(x) if not any(_beats(x[j], y[j], x[i], y[i]) for j in range(len(x)))]
+    real = [i for i in np.argsort(x) if kind(points[i][0]) != "oracle"]
+    frontier = [i for i in real if not any(_beats(x[j], y[j], x[i], y[i]) for j in real)]
     axes.plot(x[frontier], y[frontier], color=style.INK, linewidth=1, linestyle=(0, (4, 3)), zorder=3)
     axes.set_xscale("log")
     axes.set_xlim(x.min() / 1.6, x.max() * 1.6)
@@ -171,8 +173,8 @@ def workers(summary: Summary) -> Figure | None:
 PLOTS: Mapping[str, tuple[Callable[[Summary], Figure | None], str]] = {
     "results_pareto": (
         pareto,
-        "Up and to the left is better. The dashed line joins the arms that no other one beats in both; colours are "
-        "kinds of arm.",
+        "Up and to the left is better. The dashed line joins the arms that no other one beats in both, oracles aside, "
+        "which know the answers. Colours are kinds of arm.",
     ),
     "results_chosen_or_forced": (
         chosen_or_forced,

@@ -21,7 +21,7 @@ def main_table(summary: Summary, intervals: bool = True) -> Table:
             arm["title"],
             interval_words(arm["accuracies"]["average"]),
             *(_accuracy(arm["accuracies"]["domains"].get(domain), intervals) for domain in summary["domains"]),
-            cost_words(arm["cost_usd"]["mean"], factor, arm["questions"]),
+            cost_words(arm["cost_usd"]["mean"], factor),
             share_words(arm["mode_share"]["overall"]),
             str(arm["lost"]),
         )
@@ -42,15 +42,21 @@ def held_out_table(summary: Summary) -> Table:
 
 
 def _accuracy_table(summary: Summary, title: str, group: str) -> Table:
-    names = summary[group]
-    if not names:
-        return Table(title, ("arm",), ())
+    """One column a set, with its number of questions in the heading, or in the cells where arms differ in it."""
+    arms = [arm for arm in summary["arms"].values() if arm["accuracies"][group]]
+    counts = {
+        name: {arm["accuracies"][group][name]["n"] for arm in arms if name in arm["accuracies"][group]}
+        for name in summary[group]
+    }
+    columns = [name + (f" (n={min(found)})" if len(found) == 1 else "") for name, found in counts.items()]
     rows = [
-        (arm["title"], *(_with_count(arm["accuracies"][group].get(name)) for name in names))
-        for arm in summary["arms"].values()
-        if arm["accuracies"][group]
+        (
+            arm["title"],
+            *(_counted(arm["accuracies"][group].get(name), len(found) > 1) for name, found in counts.items()),
+        )
+        for arm in arms
     ]
-    return Table(title, ("arm", *names), tuple(rows))
+    return Table(title, ("arm", *columns), tuple(rows))
 
 
 def difference_table(summary: Summary) -> Table:
@@ -154,33 +160,33 @@ def worker_table(summary: Summary) -> Table:
 
 
 def paper_table(summary: Summary) -> Table:
-    """The paper's methods in percent, and below each our arm of its kind; ours of the reference arm in any case."""
+    """The paper's methods, and below each our arm of its kind; ours of the reference arm in any case."""
     rows: list[tuple[str, ...]] = []
     for row in paper_results.ROWS:
-        held_out = row.held_out or (None,) * 3
-        shares = "" if row.mode_shares is None else "/".join(f"{100 * share:.0f}" for share in row.mode_shares)
-        cost = "" if row.cost_change is None else f"{row.cost_change:+.0f} %" if row.cost_change else "reference"
-        cells = [*row.domains, row.average, *held_out]
-        rows.append((f"{row.method} ({paper_results.NOTE})", *(number(cell, "{:.1f}") for cell in cells), shares, cost))
+        shares = ABSENT if row.mode_shares is None else "/".join(f"{100 * share:.0f}" for share in row.mode_shares)
+        cost = ABSENT if row.cost_change is None else f"{row.cost_change:+.0f} %" if row.cost_change else "reference"
+        cells = [*row.domains, row.average, *(row.held_out or (None,) * 3)]
+        rows.append((row.method, paper_results.NOTE, *(number(cell, "{:.1f}") for cell in cells), shares, cost))
         if row.arm in summary["arms"]:
             rows.append(_own_row(summary, row.arm))
     if summary["reference"] not in {row.arm for row in paper_results.ROWS}:
         rows.append(_own_row(summary, summary["reference"]))
-    columns = ("method", *paper_results.COLUMNS, "Avg", "AIME", "GPQA-D", "BBH", "s/m/a", "cost")
+    columns = ("method", "whose", *paper_results.COLUMNS, "Avg", "AIME", "GPQA-D", "BBH", "s/m/a", "cost")
     return Table("The paper's table beside ours, % right", columns, tuple(rows))
 
 
 def _own_row(summary: Summary, name: str) -> tuple[str, ...]:
-    arm, factor_unit = summary["arms"][name], _unit(summary)
+    arm, (factor, unit) = summary["arms"][name], _unit(summary)
     found = arm["accuracies"]
     intervals = [
         *(found["domains"].get(domain) for domain in paper_results.COLUMNS),
         found["average"],
         *(found["held_out"].get(dataset) for dataset in ("aime", "gpqa_diamond", "bbh")),
     ]
-    cost = cost_words(arm["cost_usd"]["mean"], factor_unit[0], arm["questions"])
+    mean = arm["cost_usd"]["mean"]
+    cost = ABSENT if mean is None else f"{mean['mean'] * factor:.3g} {unit}"
     means = (percent(interval["mean"]) if interval else ABSENT for interval in intervals)
-    return (f"ours: {arm['title']}", *means, share_words(arm["mode_share"]["overall"]), f"{cost} {factor_unit[1]}")
+    return (arm["title"], paper_results.OURS, *means, share_words(arm["mode_share"]["overall"]), cost)
 
 
 def paper_words(summary: Summary) -> str:
@@ -212,8 +218,10 @@ def _accuracy(interval: Mapping[str, Any] | None, with_limits: bool) -> str:
     return interval_words(interval) if with_limits or interval is None else percent(interval["mean"])
 
 
-def _with_count(interval: Mapping[str, Any] | None) -> str:
-    return ABSENT if interval is None else f"{interval_words(interval)} n={interval['n']}"
+def _counted(interval: Mapping[str, Any] | None, with_count: bool) -> str:
+    if interval is None:
+        return ABSENT
+    return interval_words(interval) + (f" n={interval['n']}" if with_count else "")
 
 
 def _cost_difference(interval: Mapping[str, Any] | None, factor: float) -> str:
