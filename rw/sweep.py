@@ -15,7 +15,7 @@ import dataclasses
 import pathlib
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rw import progress
 from rw.cli import DRY_RUN, Arguments, run_entry
@@ -27,7 +27,7 @@ from rw.evaluation.sweep_report import has_settings, point_table, setting_table,
 from rw.evaluation.sweep_results import FINISHED, settings
 from rw.evaluation.table import Table, print_one, terminal
 from rw.interrupts import Interrupts, StopRequested, run_in_loop
-from rw.sweep_local import Command, LocalRuns, train_command
+from rw.sweep_local import Command, LocalRuns, places_of, train_command
 from rw.sweep_plan import SweepPoint, plan, read_sweep
 from rw.sweep_slurm import options, submit
 from rw.sweep_state import result_of
@@ -58,6 +58,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sweep", required=True, help="Python file with get_sweep(), e.g. configs/sweeps/alpha.py")
     parser.add_argument("--backend", default="local", choices=BACKENDS, help="where runs are started (default: local)")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument("--gpus", default="", metavar="0,1,…", help="of this machine, divided among the runs at a time")
     parser.add_argument(
         "--slurm", action="append", default=[], metavar="KEY=VALUE",
         help="of sbatch, as submitit names it: partition=gpu, gpus_per_node=8, timeout_min=600",
@@ -80,14 +81,15 @@ def _start(given: Arguments, argv: Sequence[str]) -> int:
         return print_commands(sweep)
     if flags.backend == "slurm":
         return run_on_slurm(sweep, flags.processes, options(flags.slurm))
-    return run_here(sweep, flags.processes)
+    gpus = tuple(filter(None, flags.gpus.split(",")))
+    return run_here(sweep, places_of(flags.processes, gpus))
 
 
-def run_here(sweep: Sweep, processes: int, command: Command = train_command) -> int:
+def run_here(sweep: Sweep, places: Sequence[Mapping[str, str]], command: Command = train_command) -> int:
     """Runs every unfinished point on this machine; returns 0 where all are finished, UNFINISHED or a stop's code else.
 
     Args:
-        processes: runs at a time.
+        places: one a run at a time, as `places_of` gives them.
         command: what runs a point, `rw train` in a process of its own.
     """
     with Workdir(sweep.workdir):
@@ -98,7 +100,7 @@ def run_here(sweep: Sweep, processes: int, command: Command = train_command) -> 
 
         async def body(interrupts: Interrupts) -> int:
             try:
-                await interrupts.guard(LocalRuns(todo, processes, command).run())
+                await interrupts.guard(LocalRuns(todo, places, command).run())
             except StopRequested as stop:
                 progress.say(f"{stop}; the same command continues the sweep")
                 return stop.exit_code

@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rw import progress
+from rw.errors import ConfigError
 from rw.evaluation.sweep_results import FAILED, FINISHED
 from rw.sweep_plan import SweepPoint
 from rw.sweep_state import LOG, end_words, forget_outcome, is_locked, last_words, result_of, write_outcome
@@ -26,13 +27,34 @@ def train_command(point: SweepPoint) -> list[str]:
     return [sys.executable, "-m", "rw.sweep_child", str(os.getpid()), *point.arguments]
 
 
+def places_of(processes: int, gpus: Sequence[str] = ()) -> list[dict[str, str]]:
+    """What each of so many runs at a time adds to its environment: its own share of the GPUs, where some are named.
+
+    Raises:
+        ConfigError: a number of GPUs that cannot be divided among them.
+    """
+    if not gpus:
+        return [{} for _ in range(processes)]
+    share, rest = divmod(len(gpus), processes)
+    if rest or not share:
+        raise ConfigError(
+            f"--gpus {','.join(gpus)}: {len(gpus)} cannot be divided among --processes {processes}: each run has as many"
+        )
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[k * share : (k + 1) * share])} for k in range(processes)]
+
+
 class LocalRuns:
     """The runs of a sweep's points on this machine."""
 
-    def __init__(self, points: Sequence[SweepPoint], processes: int, command: Command = train_command):
-        """`points`: those to run, `processes` of them at a time."""
+    def __init__(
+        self, points: Sequence[SweepPoint], places: Sequence[Mapping[str, str]], command: Command = train_command
+    ):
+        """`points`: those to run, as many at a time as there are places; each place is what it adds to the environment
+        of its runs (`places_of`)."""
         self.points, self.command = points, command
-        self._places = asyncio.Semaphore(processes)
+        self._places: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()
+        for place in places:
+            self._places.put_nowait(place)
         self._running: dict[str, SweepPoint] = {}
         self._ended = self._failed = 0
 
@@ -46,14 +68,17 @@ class LocalRuns:
             watching.cancel()
 
     async def _in_turn(self, point: SweepPoint) -> None:
-        async with self._places:
+        place = await self._places.get()
+        try:
             await self._free(point)
             self._running[point.name] = point
             try:
-                code, words = await self._run(point)
+                code, words = await self._run(point, place)
             finally:
                 del self._running[point.name]
-            self._say_end(point, code, words)
+        finally:
+            self._places.put_nowait(place)
+        self._say_end(point, code, words)
 
     async def _free(self, point: SweepPoint) -> None:
         """Waits until no process works in the point's directory: one that the sweep before left may still be ending."""
@@ -64,7 +89,7 @@ class LocalRuns:
                 progress.say(f"{point.name}: another process works in {point.workdir}; waiting for its end")
             await asyncio.sleep(POLL_S)
 
-    async def _run(self, point: SweepPoint) -> tuple[int, str]:
+    async def _run(self, point: SweepPoint, place: Mapping[str, str]) -> tuple[int, str]:
         point.workdir.mkdir(parents=True, exist_ok=True)
         forget_outcome(point.workdir)
         path = point.workdir / LOG
@@ -75,6 +100,7 @@ class LocalRuns:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=asyncio.subprocess.STDOUT,
+                env={**os.environ, **place},
                 start_new_session=True,  # Ctrl-C is for the sweep, which stops its runs itself
             )
         try:

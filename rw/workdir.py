@@ -10,10 +10,12 @@ and the others in process_1/, process_2/, …
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import pathlib
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +24,7 @@ from rw.errors import WorkdirError
 
 LEDGER = "ledger.jsonl"
 LOCK = "LOCK"  # held by the process that works there
+LOOKS, LOOK_S = 3, 0.05
 MARK = "JOB"  # of the first process of a job of several
 OTHERS = "process_"  # folders of the processes after the first
 
@@ -50,7 +53,7 @@ class Workdir:
         except OSError as error:
             raise WorkdirError(f"cannot use workdir {str(self.path)!r}: {error.strerror}") from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take_lock()
         except OSError as error:
             self._lock.seek(0)
             owner = self._lock.read().strip() or "another process"
@@ -61,6 +64,13 @@ class Workdir:
         self._lock.truncate(0)
         self._lock.write(f"process {os.getpid()}")
         self._lock.flush()
+
+    def _take_lock(self) -> None:
+        for _ in range(LOOKS):  # who only looks whether someone works here holds it for an instant
+            with contextlib.suppress(BlockingIOError):
+                return fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(LOOK_S)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def file(self, name: str) -> pathlib.Path:
         """Path of a file or directory of the run."""

@@ -6,6 +6,7 @@ python fake_sweep.py run PARENT_PID WORKDIR CONFIG_FILE SECONDS [FAILS]    one r
 
 import fcntl
 import json
+import os
 import pathlib
 import signal
 import sys
@@ -29,8 +30,6 @@ def planned(workdir):
 
 def command(seconds, fails=""):
     """What runs a point; called by the sweep, in whose process its id is right."""
-    import os
-
     from rw.sweep_plan import recorded
 
     def made(point):
@@ -55,6 +54,7 @@ def run(parent, workdir, config_file, seconds, fails=""):
         print("rw train: error: the Workers are on strike")
         return 4
     (workdir / "config.json").write_text(json.dumps(config))
+    (workdir / "gpus").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     metrics = workdir / "metrics.jsonl"
     done = len(metrics.read_text().splitlines()) if metrics.exists() else 0
     for step in range(done + 1, config["steps"] + 1):
@@ -89,4 +89,4 @@ if __name__ == "__main__":
     from rw.sweep import run_here
 
     workdir, *options = rest
-    sys.exit(run_here(planned(workdir), 2, command(*options)))
+    sys.exit(run_here(planned(workdir), [{}, {}], command(*options)))

@@ -15,6 +15,7 @@ from rw.errors import ConfigError
 from rw.estimate import Estimate, Phase, Range
 from rw.evaluation.sweep_results import FAILED, FINISHED
 from rw.sweep import estimate_all, run_here
+from rw.sweep_local import places_of
 from rw.sweep_plan import as_text, plan, point_names, read_sweep, recorded
 from rw.sweep_points import chain, choice, log_uniform, product, random, seeds, uniform, values, zipped
 from rw.sweep_state import is_locked, last_words, read_outcome, result_of
@@ -194,8 +195,8 @@ def fake(tmp_path, monkeypatch):
     class Fake:
         path = workdir
 
-        def run(self, seconds, fails=""):
-            return run_here(FAKED.planned(workdir), 2, FAKED.command(seconds, fails))
+        def run(self, seconds, fails="", gpus=()):
+            return run_here(FAKED.planned(workdir), places_of(2, gpus), FAKED.command(seconds, fails))
 
         def start(self, seconds):
             command = [sys.executable, str(FAKE), "sweep", str(workdir), str(seconds)]
@@ -222,12 +223,20 @@ def test_a_point_that_fails_keeps_the_others_from_nothing_and_is_tried_again(fak
     assert "4 points: 3 finished, 1 failed" in text and "the Workers are on strike" in text
     assert (fake.path / "sweep.png").stat().st_size > 10_000 and (fake.path / "sweep.csv").exists()
 
-    assert fake.run(0.01) == 0
+    assert fake.run(0.01, gpus="0123") == 0
+    assert (fake.path / NAMES[1] / "gpus").read_text() == "0,1"
     said = capsys.readouterr().out
     assert fake.starts() == [1, 2, 1, 1] and "4 finished" in said and "3 of them finished" in said
     (plain, weighted) = fake.summary()["settings"]
     assert plain["seeds"] == [0, 1] and plain["accuracy"] == {"mean": 0.75, "low": 0.75, "high": 0.75}
     assert weighted["cost_usd"]["mean"] == 1e-5 and weighted["single"]["mean"] == 0.75
+
+
+def test_gpus_are_divided_among_the_runs_at_a_time():
+    assert places_of(2) == [{}, {}]
+    assert places_of(2, "4567") == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
+    with pytest.raises(ConfigError, match="--gpus 0,1,2: 3 cannot be divided among --processes 2"):
+        places_of(2, "012")
 
 
 def wait_for(condition, seconds=60):
