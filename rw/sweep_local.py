@@ -38,7 +38,7 @@ def places_of(processes: int, gpus: Sequence[str] = ()) -> list[dict[str, str]]:
     share, rest = divmod(len(gpus), processes)
     if rest or not share:
         raise ConfigError(
-            f"--gpus {','.join(gpus)}: {len(gpus)} cannot be divided among --processes {processes}: each run has as many"
+            f"--gpus {','.join(gpus)}: {len(gpus)} cannot be divided evenly among --processes {processes}"
         )
     return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[k * share : (k + 1) * share])} for k in range(processes)]
 

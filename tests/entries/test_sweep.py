@@ -235,7 +235,7 @@ def test_a_point_that_fails_keeps_the_others_from_nothing_and_is_tried_again(fak
 def test_gpus_are_divided_among_the_runs_at_a_time():
     assert places_of(2) == [{}, {}]
     assert places_of(2, "4567") == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
-    with pytest.raises(ConfigError, match="--gpus 0,1,2: 3 cannot be divided among --processes 2"):
+    with pytest.raises(ConfigError, match="--gpus 0,1,2: 3 cannot be divided evenly among --processes 2"):
         places_of(2, "012")
 
 
