@@ -20,7 +20,7 @@ from rw.evaluation.outcomes import FOLDER as ARMS_FOLDER
 from rw.evaluation.outcomes import ArmResult, named_arms, read_arms, trajectories_path
 from rw.evaluation.report import FOLDER, WORKERS_WERE, write_whole, written_folder
 from rw.evaluation.results_html import HEADINGS, page
-from rw.evaluation.results_summary import results_summary
+from rw.evaluation.results_summary import REFERENCES, results_summary
 from rw.evaluation.results_tables import against_table, main_table, paper_words, tables
 from rw.evaluation.router_arena import BETA, CHEAPEST, DEAREST
 from rw.evaluation.shown_trajectories import read_questions, shown
@@ -37,6 +37,7 @@ DIFFERENCES = (
     "that draws pairs from each set apart; cost differences have a normal interval. An interval without 0 in it tells "
     "the arms apart; with many arms, some do so by chance. results.json has the difference of any two arms."
 )
+CHOSEN = " What is subtracted was chosen as the best on these very questions, which makes it a hard bar."
 ARENA = (
     f"Costs are the Workers', at the config's prices; a mean leaves out questions whose cost is unknown or that were "
     "lost. The router reads each token once. Seconds are how long a question waited for its Workers: the slowest call "
@@ -118,14 +119,21 @@ def results_text(
 def _notes(summary: Mapping[str, Any]) -> dict[str, str]:
     """What is said beside the tables, by their id."""
     warnings = [words for source, words in WORKERS_WERE.items() if source in summary["sources"]]
-    if any(arm["cost_usd"]["modelled"] for arm in summary["arms"].values()):
-        warnings.append("Costs marked “modelled” are computed from prices and assumed lengths, not measured.")
+    modelled = [arm["cost_usd"]["modelled"] for arm in summary["arms"].values()]
+    if any(modelled):
+        whose = "All costs" if all(modelled) else "Costs marked “modelled”"
+        warnings.append(f"{whose} are computed from prices and assumed lengths, not measured.")
+    if len({arm["questions"] for arm in summary["arms"].values()}) > 1:
+        warnings.append(
+            "Arms answered different questions: each accuracy is over its own, differences over common ones."
+        )
     compared = [_questions_words(other) for other in summary["against"]]
+    is_router = summary["reference"] in REFERENCES
     return {
         "top": summary["aggregation"],
         "warning": " ".join(warnings),
         "accuracy": INTERVALS,
-        "differences": DIFFERENCES,
+        "differences": DIFFERENCES + ("" if is_router else CHOSEN),
         "against": " ".join([*compared, DIFFERENCES]) if compared else "",
         "cost": ARENA,
         "failures": "In parentheses: the reasons, each with its share of all questions.",

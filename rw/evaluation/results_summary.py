@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rw.evaluation import pairs
-from rw.evaluation.arm_names import ordered, title
+from rw.evaluation.arm_names import kind, ordered, title
 from rw.evaluation.arm_numbers import numbers
 from rw.evaluation.domains import aggregation_words, domains_of, is_held_out, is_the_papers, strata
 from rw.evaluation.outcomes import ArmResult
@@ -30,11 +30,12 @@ def results_summary(run: str, arms: Mapping[str, ArmResult], others: Mapping[str
         DataError: arms that cannot be compared.
     """
     order = ordered(arms)
-    reference = next((name for name in REFERENCES if name in arms), order[0])
+    shown = {name: {"title": title(name), **numbers(arms[name])} for name in order}
+    reference = _reference(shown)
     found = list(strata(outcome for arm in arms.values() for outcome in arm.outcomes))
     return {
         "run": run,
-        "arms": {name: {"title": title(name), **numbers(arms[name])} for name in order},
+        "arms": shown,
         "reference": reference,
         "domains": domains_of(found),
         "sets": [f"{s.domain}/{s.dataset}" for s in found if not is_held_out(s)],
@@ -50,6 +51,15 @@ def results_summary(run: str, arms: Mapping[str, ArmResult], others: Mapping[str
         },
         "against": [_against(arms, order, reference, name, other) for name, other in others.items()],
     }
+
+
+def _reference(shown: Mapping[str, Mapping[str, Any]]) -> str:
+    """The arm that others are compared with first: the router, or else the best of the fixed Workers, or of all."""
+    for name in REFERENCES:
+        if name in shown:
+            return name
+    fixed = [name for name in shown if kind(name) == "fixed Worker"] or list(shown)
+    return max(fixed, key=lambda name: (shown[name]["accuracies"]["average"] or {"mean": -1.0})["mean"])
 
 
 def _all_differences(arms: Mapping[str, ArmResult], order: Sequence[str]) -> list[dict[str, Any]]:

@@ -155,6 +155,8 @@ def worker_table(summary: Summary) -> Table:
         (worker, percent(overall), *(percent(share["by_mode"][mode].get(worker, 0.0)) for mode in modes))
         for worker, overall in share["overall"].items()
     ]
+    if len(rows) == 1:
+        rows = []  # of an arm that asks one Worker there is nothing to tell
     title = f"Workers of {_title(summary, summary['reference'])}, % of its calls"
     return Table(title, ("Worker", "all modes", *modes), tuple(rows))
 
