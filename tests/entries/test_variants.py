@@ -99,6 +99,21 @@ def test_a_dry_run_estimates_a_variant(name, tmp_path, capsys):
     assert "Calls of the whole run" in capsys.readouterr().out
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", SAYS)
+@pytest.mark.parametrize("base", FILES)
+def test_a_dry_run_of_every_variant(base, name, tmp_path, capsys):
+    """Of the large one on other questions, since its own have to be prepared."""
+    others = {
+        "data.source": "nq6", "data.train_files": "()", "data.test_files": "()", "data.quotas": "()",
+        "data.held_out_files": "()", "evaluation.test_queries": "120",
+    }  # fmt: skip
+    overrides = [f"--config.{key}={value}" for key, value in others.items()] if base == "qwen3_4b" else []
+    arguments = ["train", "--config", f"{FILES[base]}:{name}", "--workdir", str(tmp_path / "run"), "--dry-run"]
+    assert cli.main([*arguments, *overrides]) == 0
+    assert "Calls of the whole run" in capsys.readouterr().out and not (tmp_path / "run").exists()
+
+
 def plan(config, data_batch_index=0):
     queries = [Query(f"q{k}", "any", "any", "?", "1") for k in range(config.queries_per_batch)]
     return plan_batch(types.SimpleNamespace(config=config, queries=lambda b, n: queries[:n]), data_batch_index)
