@@ -35,7 +35,7 @@ def result_of(point: SweepPoint) -> PointResult:
     if is_locked(point.workdir):
         status, code, words = RUNNING, None, ""
     elif whole and is_as_planned(point):
-        status, code, words = FINISHED, code and None, ""
+        status, code, words = FINISHED, None, ""
     elif code is None:
         status = STOPPED if steps else WAITING
     elif code in STOPPED_CODES:

@@ -247,7 +247,7 @@ def wait_for(condition, seconds=60):
 
 
 def test_a_killed_sweep_takes_its_runs_with_it_and_goes_on(fake):
-    killed = fake.start(0.4)
+    killed = fake.start(2)
     wait_for(lambda: all((fake.path / name / "metrics.jsonl").exists() for name in NAMES[:2]))
     killed.kill()
     killed.communicate(timeout=20)
@@ -261,7 +261,7 @@ def test_a_killed_sweep_takes_its_runs_with_it_and_goes_on(fake):
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_sweep_stops_its_runs_in_order(fake, number):
-    stopped = fake.start(0.4)
+    stopped = fake.start(2)
     wait_for(lambda: all((fake.path / name / "metrics.jsonl").exists() for name in NAMES[:2]))
     stopped.send_signal(number)
     said, _ = stopped.communicate(timeout=60)
