@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rw.core.schedule import (
+    ScheduleConfig,
     assign_modes,
     forced_modes,
     forced_ratio,
@@ -108,3 +109,11 @@ def test_modes_are_assigned_before_the_draw():
     assert 8 < sum(mode is not None for mode in assigned) < 24
     assert None not in assign_modes(ids, 7, 25)
     assert set(assign_modes(ids, 7, 75)) == {None}
+
+
+def test_a_config_gives_the_bounds_and_the_only_mode():
+    assert ScheduleConfig(20, 120).bounds == (20, 120) and ScheduleConfig().mode is None
+    assert ScheduleConfig(20, 120, progressive=False).bounds == (0, 0)
+    assert [ScheduleConfig(only_mode=mode.word).mode for mode in Mode] == list(Mode)
+    with pytest.raises(ConfigError, match="only_mode='Multi'"):
+        ScheduleConfig(only_mode="Multi")
