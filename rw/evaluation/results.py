@@ -35,7 +35,7 @@ INTERVALS = (
 DIFFERENCES = (
     "Paired by question: both arms answered the same ones, and only those are counted. 95 % intervals of a bootstrap "
     "that draws pairs from each set apart; cost differences have a normal interval. An interval without 0 in it tells "
-    "the arms apart; with many arms, some do so by chance. results.json has the difference of any two arms."
+    "the arms apart; with many arms, some do so by chance. results.html compares any two arms, results.json holds all."
 )
 CHOSEN = " What is subtracted was chosen as the best on these very questions, which makes it a hard bar."
 ARENA = (

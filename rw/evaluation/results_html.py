@@ -16,11 +16,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rw.evaluation.paper_results import NOTE
+from rw.evaluation.results_tables import unit_of
 from rw.evaluation.shown_trajectories import HEAD, TAIL
 from rw.evaluation.table import ABSENT, Table, cost_unit, cost_words, interval_words, share_words
 
 _WITH_LIMITS = re.compile(r"(\S+) \((.+)\)(.*)")
 _INTERVAL = re.compile(r"([-+]\S+) \(([-+]\S+) to ([-+]\S+)\)")
+COMPARE = (
+    '<div class="filters" role="group" aria-label="any two arms"><label>any arm<select id="first"></select></label>'
+    '<label>minus<select id="second"></select></label></div><p id="difference" role="status"></p>'
+)
 SIGNED = ("differences", "against")  # tables whose cells are differences
 HEADINGS = {
     "accuracy": "Accuracy",
@@ -74,7 +79,7 @@ def page(
             *sections,
             _browser(arms) if arms else "",
             "</main>\n<footer>Made from the evaluation's files alone; results.json holds its numbers.</footer>",
-            f'<script type="application/json" id="trajectories">{embedded({"arms": arms})}</script>',
+            f'<script type="application/json" id="data">{embedded({"arms": arms, **_any_two(summary)})}</script>',
             f"<script>{script}</script>\n</body>\n</html>\n",
         ]
     )  # fmt: skip
@@ -85,6 +90,31 @@ def embedded(data: Any) -> str:
     surrogate, which UTF-8 lacks, stays an escape."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _any_two(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The differences of any two arms, as the page's script reads them: [first, second, limits in points, limits in
+    the unit of cost, questions], arms by their place in "titles"."""
+    place = {name: i for i, name in enumerate(summary["arms"])}
+    factor, unit = unit_of(summary)
+    differences = [
+        [
+            *(place[found[which]] for which in ("first", "second")),
+            _limits(found["average"], 100),
+            _limits(found["cost_usd"], factor),
+            found["questions"],
+        ]
+        for found in summary["differences"]
+    ]
+    titles = [arm["title"] for arm in summary["arms"].values()]
+    return {"titles": titles, "cost_unit": unit, "differences": differences}
+
+
+def _limits(interval: Mapping[str, Any] | None, factor: float) -> list[float | None] | None:
+    """[mean, low, high] times a factor; None for what is not known."""
+    if interval is None:
+        return None
+    return [None if (value := interval[name]) is None else factor * value for name in ("mean", "low", "high")]
 
 
 def _policy(style: str, script: str) -> str:
@@ -121,12 +151,13 @@ def _mean(interval: Mapping[str, Any] | None) -> str:
 
 def _section(name: str, table: Table, note: str) -> str:
     head = "".join(f'<th scope="col"><button type="button">{_text(column)}</button></th>' for column in table.columns)
-    body = "\n".join(f"<tr{_row_class(name, row)}>{_cells(name, row)}</tr>" for row in table.rows)
+    between = COMPARE if name == "differences" else ""
+    body = "\n".join(f"<tr{_row_class(name, row)}>{_cells(name, table.columns, row)}</tr>" for row in table.rows)
     said = f'<p class="note">{_text(note)}</p>' if note else ""
     return (
         f'<section id="{name}"><h2>{html.escape(HEADINGS[name])}</h2>{said}<div class="scroll" tabindex="0" '
         f'role="region" aria-label="{_text(table.title)}"><table class="sortable"><caption>{_text(table.title)}'
-        f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
+        f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{between}</section>"
     )
 
 
@@ -136,17 +167,18 @@ def _row_class(name: str, row: Sequence[str]) -> str:
     return ' class="authors"' if row[1] == NOTE else ' class="ours"'
 
 
-def _cells(name: str, row: Sequence[str]) -> str:
+def _cells(name: str, columns: Sequence[str], row: Sequence[str]) -> str:
     cells = [f"<td>{_text(row[0])}</td>"]
-    for cell in row[1:]:
+    for column, cell in zip(columns[1:], row[1:], strict=True):
         parts = _WITH_LIMITS.fullmatch(cell)
         shown = f"{_text(parts[1])} <small>{_text(parts[2] + parts[3])}</small>" if parts else _text(cell)
-        cells.append(f"<td{_side(cell) if name in SIGNED else ''}>{shown}</td>")
+        is_accuracy = name in SIGNED and not column.startswith("cost")
+        cells.append(f"<td{_side(cell) if is_accuracy else ''}>{shown}</td>")
     return "".join(cells)
 
 
 def _side(cell: str) -> str:
-    """Marks a difference whose whole interval lies on one side of nothing."""
+    """Marks a difference of accuracy whose whole interval lies on one side of nothing."""
     found = _INTERVAL.fullmatch(cell)
     if found is None or float(found[2]) * float(found[3]) <= 0:
         return ""

@@ -15,7 +15,7 @@ SMA = "s/m/a: % in mode single, multi, agentic"
 
 def main_table(summary: Summary, intervals: bool = True) -> Table:
     """One line an arm: Avg, domains (with their intervals where wanted), mean cost, modes and what was lost."""
-    factor, unit = _unit(summary)
+    factor, unit = unit_of(summary)
     rows = [
         (
             arm["title"],
@@ -78,7 +78,7 @@ def against_table(summary: Summary) -> Table:
 
 
 def _difference_rows(summary: Summary, title: str, lines: Mapping[str, Any], first: str) -> Table:
-    factor, unit = _unit(summary)
+    factor, unit = unit_of(summary)
     rows = [
         (
             words,
@@ -96,7 +96,7 @@ def _difference_rows(summary: Summary, title: str, lines: Mapping[str, Any], fir
 
 def cost_table(summary: Summary) -> Table:
     """What each arm cost and how long it took."""
-    factor, unit = _unit(summary)
+    factor, unit = unit_of(summary)
     rows = [(arm["title"], *_cost_cells(arm, factor)) for arm in summary["arms"].values()]
     columns = (
         "arm", f"Worker cost a question, {unit}", "total, USD", "known", "calls", "Worker tokens in/out",
@@ -178,7 +178,7 @@ def paper_table(summary: Summary) -> Table:
 
 
 def _own_row(summary: Summary, name: str) -> tuple[str, ...]:
-    arm, (factor, unit) = summary["arms"][name], _unit(summary)
+    arm, (factor, unit) = summary["arms"][name], unit_of(summary)
     found = arm["accuracies"]
     intervals = [
         *(found["domains"].get(domain) for domain in paper_results.COLUMNS),
@@ -234,7 +234,8 @@ def _cost_difference(interval: Mapping[str, Any] | None, factor: float) -> str:
     return f"{mean * factor:+.3g}{limits}"
 
 
-def _unit(summary: Summary) -> tuple[float, str]:
+def unit_of(summary: Summary) -> tuple[float, str]:
+    """(factor, unit) in which the arms' mean costs have few digits."""
     means = (arm["cost_usd"]["mean"] for arm in summary["arms"].values())
     return cost_unit(mean["mean"] for mean in means if mean)
 

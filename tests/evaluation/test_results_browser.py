@@ -1,5 +1,6 @@
 """The page of results in a browser without a network."""
 
+import json
 import shutil
 
 import pytest
@@ -110,6 +111,21 @@ def test_the_keyboard_is_enough(page):
     page.locator('.node[data-node="question"]').focus()
     page.keyboard.press("Enter")
     assert page.locator('.node[data-node="question"]').get_attribute("aria-pressed") == "true"
+
+
+def test_any_two_arms_can_be_compared_both_ways(page, results):
+    found = json.loads(results.with_suffix(".json").read_text())["differences"]
+    pair = next(d for d in found if (d["first"], d["second"]) == ("forced_single", "oracle"))["average"]
+    page.select_option("#first", label="forced to single")
+    page.select_option("#second", label="oracle")
+    words = page.locator("#difference").inner_text()
+    assert f"{100 * pair['mean']:+.1f} ({100 * pair['low']:+.1f} to {100 * pair['high']:+.1f}) points" in words
+    page.select_option("#first", label="oracle")
+    page.select_option("#second", label="forced to single")
+    words = page.locator("#difference").inner_text()
+    assert f"{-100 * pair['mean']:+.1f} ({-100 * pair['high']:+.1f} to {-100 * pair['low']:+.1f}) points" in words
+    page.select_option("#first", label="forced to single")
+    assert page.locator("#difference").inner_text() == "Choose two arms."
 
 
 def test_tables_sort_by_a_column(page):

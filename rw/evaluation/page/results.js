@@ -3,7 +3,7 @@
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const WIDTH = 148, HEIGHT = 44, GAP_X = 54, GAP_Y = 16, MARGIN = 8;
-  const data = JSON.parse(document.getElementById("trajectories").textContent);
+  const data = JSON.parse(document.getElementById("data").textContent);
   const byId = (id) => document.getElementById(id);
 
   function element(tag, attributes = {}, ...children) {
@@ -38,6 +38,35 @@
     [...table.tHead.rows[0].cells].forEach((header, column) => {
       header.querySelector("button").addEventListener("click", () => sortTable(table, column, header));
     });
+  }
+
+  // --- any two arms ---------------------------------------------------------------------------------------------
+  const first = byId("first"), second = byId("second");
+
+  function signed(values, digits) {
+    const words = values.map((value) => (value === null ? null : (value < 0 ? "-" : "+") + digits(Math.abs(value))));
+    return words[1] === null ? words[0] : `${words[0]} (${words[1]} to ${words[2]})`;
+  }
+
+  function compare() {
+    const [one, other] = [Number(first.value), Number(second.value)];
+    const straight = data.differences.find(([a, b]) => a === one && b === other);
+    const found = straight ?? data.differences.find(([a, b]) => a === other && b === one);
+    if (!found) return byId("difference").replaceChildren("Choose two arms.");
+    const turn = (values) => (straight || !values ? values : [values[0], values[2], values[1]].map((v) => (v === null ? null : -v)));
+    const [right, cost] = [turn(found[2]), turn(found[3])];
+    byId("difference").replaceChildren(
+      element("b", {}, right ? `${signed(right, (v) => v.toFixed(1))} points` : "no average"),
+      cost ? `; cost ${signed(cost, (v) => String(Number(v.toPrecision(3))))} ${data.cost_unit}` : "; cost unknown",
+      `; ${found[4]} questions, 95 %, paired`);
+  }
+
+  if (first) {
+    data.titles.forEach((title, place) => [first, second].forEach((select) =>
+      select.append(element("option", { value: String(place) }, title))));
+    second.value = "1";
+    [first, second].forEach((select) => select.addEventListener("change", compare));
+    compare();
   }
 
   // --- the list of trajectories ---------------------------------------------------------------------------------
