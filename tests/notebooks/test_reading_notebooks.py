@@ -81,21 +81,43 @@ def test_both_have_what_the_cells_ask_of_them(curves):
     assert {"turns", "calls", "mode", "correct", "cost_usd", "status"} <= record.keys()
 
 
+def run_copy(name, folder, change=lambda source: source):
+    """The outputs of the notebook, run in a copy: neither it nor runs of earlier times are touched."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    for copied in ("configs", "notebooks"):
+        shutil.copytree(ROOT / copied, folder / copied)
+    notebook = nbformat.read(folder / "notebooks" / f"{name}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        cell.source = change(cell.source)
+    where = {"metadata": {"path": str(folder / "notebooks")}}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
+    done = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where)
+    done.execute(env=environment)
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
 @pytest.mark.full
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_from_top_to_bottom(name, tmp_path):
-    """In a copy, so that neither the notebook nor runs of earlier times are touched."""
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    for folder in ("configs", "notebooks"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    notebook = nbformat.read(tmp_path / "notebooks" / f"{name}.ipynb", as_version=4)
-    where = {"metadata": {"path": str(tmp_path / "notebooks")}}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
-    done = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where)
-    done.execute(env=environment)
+    made = run_copy(name, tmp_path)
     kept = [output for cell in cells_of(name) for output in cell.get("outputs", [])]
-    made = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert [output["output_type"] for output in made] == [output["output_type"] for output in kept]
     text = [["".join(o["text"]) for o in outputs if o["output_type"] == "stream"] for outputs in (made, kept)]
     assert text[0] == text[1]  # the numbers that the text speaks of
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_trajectories_of_an_evaluation_are_shown_too(tmp_path):
+    """They have no arrays, and one rollout a question."""
+    lines = lzma.decompress((DATA / "step_000060.jsonl.xz").read_bytes()).decode().splitlines()
+    records = [json.loads(line) for line in lines][::8]
+    for record in records:
+        del record["arrays"]
+    path = tmp_path / "trained.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    made = run_copy(
+        "trajectories", tmp_path, lambda source: source.replace("notebooks/data/step_000060.jsonl.xz", str(path))
+    )
+    assert sum(output["output_type"] == "display_data" for output in made) == 2  # two graphs and no strips
