@@ -29,6 +29,7 @@ from rw.evaluation.outcomes import (
 )
 from rw.learner.checkpoint import config_fingerprint, lasting_fingerprint
 from rw.parts import Parts
+from rw.protocol.prompts import Prompts
 from rw.questions import check_asked, draw_of_generalisation, draw_of_test
 from rw.rollout.record import write_trajectories
 from rw.run_config import MAY_CHANGE, RunConfig
@@ -106,7 +107,7 @@ class Arms:
 
     def _scope(self, arm: str, about: Mapping[str, Any]) -> str:
         """The journal of one router's answers under these conditions: those of another one are left alone."""
-        whose = [self.conditions, about["step"], about.get("router", {}).get("fingerprint")]
+        whose = [self.conditions, about.get("router", {}).get("fingerprint", "script")]
         return f"test_{arm}_{hashlib.sha256(json.dumps(whose).encode()).hexdigest()[:12]}"
 
     async def _is_done(self, arm: str, about: Mapping[str, Any]) -> bool:
@@ -128,7 +129,8 @@ class Arms:
         except DataError as error:
             logging.warning("%s; it is answered again", error)
             return None
-        return found if _agree(found.about, json.loads(json.dumps(about))) else None
+        asks_the_same = [outcome.query_id for outcome in found.outcomes] == [query.id for query in self.queries]
+        return found if asks_the_same and _agree(found.about, json.loads(json.dumps(about))) else None
 
     def _keep(self, result: ArmResult) -> None:
         if self.parts.processes.is_first:
@@ -149,7 +151,8 @@ def evaluated_arms(parts: Parts) -> Arms:
 
 def conditions(config: RunConfig) -> str:
     """Fingerprint (hex) of all in a config that decides what a router answers and what that costs."""
-    return lasting_fingerprint({name: _section(as_dict(config), name) for name in DECISIVE}, MAY_CHANGE)
+    decisive = {name: _section(as_dict(config), name) for name in DECISIVE}
+    return lasting_fingerprint(decisive | {"prompts": Prompts.load(config.protocol.templates).fingerprint}, MAY_CHANGE)
 
 
 def _section(config: Mapping[str, Any], name: str) -> Any:
@@ -159,15 +162,14 @@ def _section(config: Mapping[str, Any], name: str) -> Any:
 
 
 def _agree(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether two headers mean the same. What older files do not say is not held against them; where a router lay does
-    not matter, only what it is."""
-    for name in (stored.keys() & wanted.keys()).difference(NOT_COMPARED):
-        values = [about[name] for about in (stored, wanted)]
-        if name == "router":
-            values = [router.get("fingerprint") for router in values]
-        if values[0] != values[1]:
+    """Whether two headers mean the same. What older files do not say is not held against them; where a router lay, and
+    of which step it was called, does not matter, only what it is."""
+    names = (stored.keys() & wanted.keys()).difference(NOT_COMPARED)
+    if "router" in names:
+        names -= {"router", "step"}
+        if stored["router"].get("fingerprint") != wanted["router"].get("fingerprint"):
             return False
-    return True
+    return all(stored[name] == wanted[name] for name in names)
 
 
 def _move(path: pathlib.Path, target: pathlib.Path) -> None:

@@ -30,6 +30,7 @@ from rw.final_evaluation import published_router, routed_arms, router_arms
 from rw.greedy import GreedyRouter
 from rw.initial import random_params, read_router, saved_params
 from rw.learner.checkpoint import config_changes
+from rw.learner.exported import checkpoint_steps
 from rw.memory import check_memory, evaluation_memory
 from rw.parts import Parts, run_interruptible
 from rw.processes import joined
@@ -41,7 +42,6 @@ from rw.warmstart import warm_start
 WARM_START = "warm_start"
 DEFAULT_ARMS = ("trained", "forced")
 KNOWN_ARMS = (*DEFAULT_ARMS, *(f"forced_{mode.word}" for mode in Mode), WARM_START)
-LEFT_BY_TRAINING = ("checkpoints", "reference", "metrics.jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,9 +116,8 @@ def evaluate(config: RunConfig, workdir_path: str, asked: Asked, place: Membersh
 
 def check_workdir(path: str) -> None:
     """Raises WorkdirError where a training run has that directory: its own evaluation is there."""
-    for name in LEFT_BY_TRAINING:
-        if (pathlib.Path(path) / name).exists():
-            raise WorkdirError(f"{path} is the working directory of a training run; take another --workdir")
+    if (pathlib.Path(path) / "metrics.jsonl").exists() or checkpoint_steps(pathlib.Path(path) / "checkpoints"):
+        raise WorkdirError(f"{path} is the working directory of a training run; take another --workdir")
 
 
 async def run(parts: Parts, asked: Asked) -> None:

@@ -23,18 +23,23 @@ def events(journal):
     return [record for path in paths for record in read_lines(path.read_bytes())[0] if record["kind"] != "header"]
 
 
+def journal_of(workdir, scope):
+    """The journal whose name fits; where there is none yet, one that is not there."""
+    return next((workdir / "journal").glob(scope), workdir / "journal" / scope)
+
+
 def kill_in(command, environment, workdir, scope, share, *overrides):
     """Starts a run and kills it once this share of the answers of 24 rollouts is in the journal of a scope."""
     process = subprocess.Popen(command("train", workdir, *overrides), env=environment, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline and process.poll() is None:
-        found = events(workdir / "journal" / scope)
+        found = events(journal_of(workdir, scope))
         if sum(event["kind"] == "response" for event in found) >= 24 * share:
             process.send_signal(signal.SIGKILL)
             break
         time.sleep(0.01)
     assert process.wait() == -signal.SIGKILL
-    return events(workdir / "journal" / scope)
+    return events(journal_of(workdir, scope))
 
 
 def identity(record):
@@ -86,7 +91,7 @@ def test_a_run_killed_in_mid_step_pays_for_no_answer_twice(command, environment,
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("scope", ["validation_000002", "test_forced_agentic_000002", "test_scripted_multi_000000"])
+@pytest.mark.parametrize("scope", ["validation_000002", "test_forced_agentic_*", "test_scripted_multi_*"])
 def test_a_run_killed_in_an_evaluation_pays_for_no_answer_twice(command, environment, run, warm, tmp_path, scope):
     workdir = tmp_path / "run"
     overrides = (
@@ -108,4 +113,4 @@ def test_a_run_killed_in_an_evaluation_pays_for_no_answer_twice(command, environ
     sent = collections.Counter(identity(record) for record in ledger if record["kind"] == "sent")
     assert {identity(record) for record in ledger if record["kind"] == "replayed"} == answered
     assert all(sent[call] == 1 for call in answered)
-    assert not (workdir / "journal" / scope).exists()
+    assert not journal_of(workdir, scope).exists()
