@@ -16,7 +16,7 @@ from sklearn.cluster import KMeans
 from rw.evaluation.factorised_router import fitted
 
 WIDTH = 64
-STEPS = 300
+STEPS = 200
 WEIGHT_DECAY = 1e-2
 TEMPERATURE = 0.2
 SAMPLE_WEIGHT = 0.2  # of the loss between questions
@@ -38,29 +38,35 @@ def router_dc(vectors: np.ndarray, scores: np.ndarray, seed: int) -> Callable[[n
     Returns:
         Cosines of questions f32[Q, D] and Workers as f64[Q, W].
     """
-    x = jnp.asarray(vectors, jnp.float32)
     best = scores >= scores.max(1, keepdims=True) - 1e-9
-    positives, negatives = jnp.asarray(best & ~best.all(1, keepdims=True)), jnp.asarray(~best)
-    same = jnp.asarray(_same_cluster(vectors, seed))
+    data = {
+        "questions": jnp.asarray(vectors, jnp.float32),
+        "positives": jnp.asarray(best & ~best.all(1, keepdims=True)),
+        "negatives": jnp.asarray(~best),
+        "same": jnp.asarray(_same_cluster(vectors, seed)),
+    }
     keys = jax.random.split(jax.random.key(seed), 2)
     params = {
-        "projection": jax.random.normal(keys[0], (x.shape[1], WIDTH)) / np.sqrt(WIDTH),
+        "projection": jax.random.normal(keys[0], (vectors.shape[1], WIDTH)) / np.sqrt(WIDTH),
         "workers": jax.random.normal(keys[1], (scores.shape[1], WIDTH)),
     }
+    params = fitted(dual_loss, STEPS, WEIGHT_DECAY, params, data)
+    return lambda asked: np.asarray(likenesses(params, jnp.asarray(asked, jnp.float32)), float)
 
-    def loss(params):
-        questions = projected(params, x)
-        by_worker = questions @ _unit(params["workers"]).T / TEMPERATURE  # f32[N, W]
-        by_question = questions @ questions.T / TEMPERATURE  # f32[N, N]
-        others = ~jnp.eye(len(x), dtype=bool)
-        return contrast(by_worker, positives, negatives) + SAMPLE_WEIGHT * contrast(by_question, same & others, ~same)
 
-    params = fitted(loss, params, STEPS, WEIGHT_DECAY)
+def dual_loss(params: dict[str, jax.Array], data: dict[str, jax.Array]) -> jax.Array:
+    """Between questions and Workers, and between questions."""
+    questions, same = projected(params, data["questions"]), data["same"]
+    by_worker = likenesses(params, data["questions"]) / TEMPERATURE  # f32[N, W]
+    by_question = questions @ questions.T / TEMPERATURE  # f32[N, N]
+    others = ~jnp.eye(len(questions), dtype=bool)
+    of_workers = contrast(by_worker, data["positives"], data["negatives"])
+    return of_workers + SAMPLE_WEIGHT * contrast(by_question, same & others, ~same)
 
-    def predict(asked: np.ndarray) -> np.ndarray:
-        return np.asarray(projected(params, jnp.asarray(asked, jnp.float32)) @ _unit(params["workers"]).T, float)
 
-    return predict
+def likenesses(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Cosines of questions and Workers, f32[N, W]."""
+    return projected(params, x) @ _unit(params["workers"]).T
 
 
 def contrast(likeness: jax.Array, positives: jax.Array, negatives: jax.Array) -> jax.Array:

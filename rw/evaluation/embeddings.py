@@ -15,7 +15,7 @@ from sklearn.pipeline import Pipeline, make_pipeline, make_union
 
 from rw.errors import ConfigError, DataError
 
-WORD_BUCKETS = CHARACTER_BUCKETS = 2**11  # few questions: more would hardly collide less, and cost time
+WORD_BUCKETS = CHARACTER_BUCKETS = 2**10  # of few questions: twice as many learn nothing more, and cost time
 
 
 class Embedding(Protocol):

@@ -5,6 +5,7 @@ After RouteLLM (Ong et al., 2024), here for any number of Workers and with a que
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -30,37 +31,40 @@ def matrix_factorisation(vectors: np.ndarray, scores: np.ndarray, seed: int) -> 
     Returns:
         δ of questions f32[Q, D] as f64[Q, W].
     """
-    x = jnp.asarray(vectors, jnp.float32)
-    margin = scores[:, :, None] - scores[:, None, :]  # f64[N, W, W], by how much a did better than b
-    weights = jnp.asarray(np.maximum(margin, 0) / max(np.maximum(margin, 0).sum(), 1e-9), jnp.float32)
+    margin = np.maximum(scores[:, :, None] - scores[:, None, :], 0)  # f64[N, W, W], by how much a did better than b
+    data = {
+        "questions": jnp.asarray(vectors, jnp.float32),
+        "weights": jnp.asarray(margin / max(margin.sum(), 1e-9), jnp.float32),
+    }
     keys = jax.random.split(jax.random.key(seed), 2)
     params = {
-        "projection": jax.random.normal(keys[0], (x.shape[1], RANK)) / np.sqrt(RANK),
+        "projection": jax.random.normal(keys[0], (vectors.shape[1], RANK)) / np.sqrt(RANK),
         "workers": jax.random.normal(keys[1], (scores.shape[1], RANK)) / np.sqrt(RANK),
         "bias": jnp.zeros(scores.shape[1]),
     }
-
-    def loss(params):
-        utilities = deltas(params, x)
-        return -(weights * jax.nn.log_sigmoid(utilities[:, :, None] - utilities[:, None, :])).sum()
-
-    params = fitted(loss, params, STEPS, WEIGHT_DECAY)
+    params = fitted(pairwise_loss, STEPS, WEIGHT_DECAY, params, data)
     return lambda asked: np.asarray(deltas(params, jnp.asarray(asked, jnp.float32)), float)
 
 
-def deltas(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+def deltas(params: dict[str, jax.Array], questions: jax.Array) -> jax.Array:
     """δ of every Worker, f32[N, W]."""
-    return (x @ params["projection"]) @ params["workers"].T + params["bias"]
+    return (questions @ params["projection"]) @ params["workers"].T + params["bias"]
 
 
-def fitted(loss: Callable, params: dict[str, jax.Array], steps: int, weight_decay: float) -> dict[str, jax.Array]:
-    """The parameters after so many updates by AdamW on all questions at once."""
+def pairwise_loss(params: dict[str, jax.Array], data: dict[str, jax.Array]) -> jax.Array:
+    """Negative log-likelihood of which Worker of a pair did better, weighted."""
+    utilities = deltas(params, data["questions"])
+    return -(data["weights"] * jax.nn.log_sigmoid(utilities[:, :, None] - utilities[:, None, :])).sum()
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def fitted(loss: Callable, steps: int, weight_decay: float, params: dict, data: dict) -> dict[str, jax.Array]:
+    """The parameters after so many updates by AdamW on all questions at once; `loss` is one of (params, data)."""
     optimizer = optax.adamw(LEARNING_RATE, weight_decay=weight_decay)
 
     def update(carry, _):
         params, state = carry
-        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+        updates, state = optimizer.update(jax.grad(loss)(params, data), state, params)
         return (optax.apply_updates(params, updates), state), None
 
-    (params, _), _ = jax.jit(lambda carry: jax.lax.scan(update, carry, length=steps))((params, optimizer.init(params)))
-    return params
+    return jax.lax.scan(update, (params, optimizer.init(params)), length=steps)[0][0]

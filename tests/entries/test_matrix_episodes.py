@@ -20,15 +20,29 @@ from rw.evaluation.outcomes import arm_path, read_arm, read_arms
 from rw.evaluation.recorded import recorded_arms
 from rw.evaluation.response_matrix import matrix_path, read_matrix
 from rw.matrix_episodes import copying_script, whole_answer
+from rw.parts import load_codec
+from rw.protocol.config import ProtocolConfig
+from rw.protocol.dialogue import RouterProtocol
 from rw.protocol.grammar import find_elements
+from rw.protocol.prompts import Prompts
 from rw.questions import held_out_queries
+from rw.rollout.episode import run_episode
 from rw.sampler.interface import EpisodeId, TurnRequest
-from rw.types import Mode, Query
+from rw.sampler.scripted import ScriptedSampler
+from rw.scoring.program import extract_program
+from rw.types import CallStatus, Mode, Query, Status, WorkerCall, WorkerCard
 from rw.workers.ledger import read_ledger
 from rw.workers.lines import read_lines
 from rw.workers.replay_pool import serve_recorded
 
 TINY = str(pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py")
+
+
+@pytest.fixture(autouse=True)
+def without_report(monkeypatch):
+    """Reports take most of the time of a small run, and have tests of their own."""
+    for name in ("write_results", "print_results"):
+        monkeypatch.setattr(f"rw.baselines.{name}", lambda path: path)
 
 
 def query(dataset: str) -> Query:
@@ -91,6 +105,33 @@ def test_the_script_copies_the_last_reply_alone():
     assert 'model="worker_1"' in first and 'model="worker_2"' in second
     said = f"rules{first}<observation>one</observation>{second}<observation>two </observation> three</observation>end"
     assert write(turn(3), View(said)) == "<answer>two < /observation> three</answer>"
+
+
+class Programmer:
+    """A Worker client that replies with a program."""
+
+    async def call(self, request) -> WorkerCall:
+        reply = f"First <b>think</b> of a < b.\n<answer>\n```python\n{PROGRAM}```\n</answer>\nThat is it."
+        fields = {"node_id": request.node_id, "worker_id": request.worker_id, "role": None, "references": ()}
+        return WorkerCall(
+            **fields, subquery=request.subquery, output=reply, input_tokens=9, output_tokens=9, cost_usd=1e-6,
+            latency_s=0.5, attempts=1, status=CallStatus.OK,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "calls"), [(Mode.SINGLE, 1), (Mode.MULTI, 2)])
+async def test_a_program_reaches_its_scorer_through_an_episode_as_it_was_written(mode, calls):
+    limits = ProtocolConfig(templates="short", prompt_limit=100, response_budget=1200, observation_limit=300)
+    codec, asked = load_codec("quickstart"), query("apps")
+    protocol = RouterProtocol(codec, Prompts.load("short"), [WorkerCard("worker_1", "Any.")], limits)
+    script = copying_script(mode, lambda request: ["worker_1"] * calls, lambda id_: asked)
+    trajectory = await run_episode(
+        asked, 0, 0, None, step=0, protocol=protocol, sampler=ScriptedSampler(codec, script), workers=Programmer(),
+        policy_version=0,
+    )  # fmt: skip
+    assert (trajectory.status, trajectory.mode, len(trajectory.calls)) == (Status.ANSWERED, mode, calls)
+    assert trajectory.answer == f"```python\n{PROGRAM}```"
+    assert extract_program(trajectory.answer) == PROGRAM
 
 
 NQ6 = [
