@@ -101,7 +101,9 @@ def aggregation_words(found: Sequence[Stratum]) -> str:
     """A sentence on what Avg is the mean of."""
     domains = domains_of(found)
     if not domains:
-        return "No question counts in an average."
+        return (
+            "There are questions of held-out sets alone, which are in no average." if found else "There is no question."
+        )
     if is_the_papers(found):
         return "Avg is the mean of the paper's five domains, a domain the mean of its sets, all nine of them present."
     own = "the domain" if len(domains) == 1 else f"the {len(domains)} domains"

@@ -52,12 +52,12 @@ def common(first: ArmResult, second: ArmResult) -> list[Pair]:
     """The outcomes of the questions that both answered, in the order of the first.
 
     Raises:
-        DataError: there is none; a question is answered twice; or their questions come from different draws.
+        DataError: there is none, though one has some; a question is answered twice; or their questions come from different draws.
     """
     check_draws(first, second)
     theirs = _by_query(second)
     pairs = [(outcome, theirs[query_id]) for query_id, outcome in _by_query(first).items() if query_id in theirs]
-    if not pairs:
+    if not pairs and (first.outcomes or second.outcomes):
         raise DataError(
             f"arms {first.arm!r} and {second.arm!r} have no question in common ({len(first.outcomes)} and "
             f"{len(second.outcomes)} questions): compare evaluations of the same questions"

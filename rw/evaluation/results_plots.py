@@ -121,7 +121,7 @@ def _mode_bars(axes: Axes, rows: Sequence[str], shares: Mapping[str, Mapping[str
 def chosen_or_forced(summary: Summary) -> Figure | None:
     """Accuracy by domain where the router chooses the mode, and where each mode is forced on it."""
     arms = [name for name in ("trained", *FORCED) if name in summary["arms"]]
-    if "trained" not in arms or len(arms) < 2:
+    if "trained" not in arms or len(arms) < 2 or not summary["domains"]:
         return None
     rows = ["Avg", *summary["domains"]]
     made, [[axes]] = style.figure("The chosen mode against each mode forced", size=(max(7.0, 1.5 * len(rows) + 2), 4.8))
@@ -174,7 +174,7 @@ PLOTS: Mapping[str, tuple[Callable[[Summary], Figure | None], str]] = {
     "results_pareto": (
         pareto,
         "Up and to the left is better. The dashed line joins the arms that no other one beats in both, oracles aside, "
-        "which know the answers. Colours are kinds of arm.",
+        "which know the answers. Colours are kinds of arm; one whose cost is 0 or not known has no place here.",
     ),
     "results_chosen_or_forced": (
         chosen_or_forced,

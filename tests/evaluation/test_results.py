@@ -169,6 +169,28 @@ def test_one_arm_of_graded_scores_without_modes_costs_or_trajectories(made, tmp_
     assert "modelled" in path.with_suffix(".md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dataset": "aime", "domain": "math"}, "held-out sets alone"),
+        ({"status": "infrastructure_failure", "correct": False, "cost_usd": None, "mode": None}, "| 20 |"),
+        ({"cost_usd": 0.0, "workers": ()}, "0.00 ± 0.00"),
+        (None, "There is no question"),
+    ],
+    ids=["held out alone", "all lost", "free", "empty"],
+)
+def test_odd_evaluations_are_told_as_they_are(made, tmp_path, unpainted, changes, words):
+    for arm in ("trained", "forced_single", 'baseline_<b>&"x"'):
+        outcomes = [dataclasses.replace(o, **(changes or {})) for o in made.answers(np.random.default_rng(0), 20, 0.5)]
+        write_arm(tmp_path, ArmResult(arm, {}, tuple(outcomes) if changes else ()))
+    path = write_results(tmp_path)
+    assert words in path.with_suffix(".md").read_text()
+    assert "<td>&lt;b&gt;&amp;&quot;x&quot;</td>" in path.read_text()
+    json.loads(
+        path.with_suffix(".json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} in results.json")
+    )
+
+
 def test_a_report_has_the_results_and_links_them(made, tmp_path, unpainted, capsys):
     workdir = made.whole_run(tmp_path / "run")
     assert cli.main(["report", str(workdir)]) == 0
