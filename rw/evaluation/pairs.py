@@ -52,7 +52,8 @@ def common(first: ArmResult, second: ArmResult) -> list[Pair]:
     """The outcomes of the questions that both answered, in the order of the first.
 
     Raises:
-        DataError: there is none, though one has some; a question is answered twice; or their questions come from different draws.
+        DataError: there is none, though one has some; a question is answered twice; or their questions come from
+            different draws.
     """
     check_draws(first, second)
     theirs = _by_query(second)
