@@ -75,8 +75,8 @@ def common(first: ArmResult, second: ArmResult) -> list[Pair]:
 def check_draws(first: ArmResult, second: ArmResult) -> None:
     """Raises DataError where equal ids stand for different questions: those of a simulated world are places in a draw,
     those of files belong to the files."""
-    keys = ("source", "split", "draw_seed") if first.about.get("source") == "simulated" else ("source", "files")
-    for key in keys:
+    of_a_draw = first.about.get("source") == "simulated"
+    for key in ("source", "held_out_files", *(("split", "draw_seed") if of_a_draw else ("files",))):
         values = [arm.about.get(key) for arm in (first, second)]
         if None not in values and values[0] != values[1]:
             raise DataError(

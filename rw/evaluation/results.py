@@ -127,7 +127,7 @@ def _notes(summary: Mapping[str, Any]) -> dict[str, str]:
         warnings.append(
             "Arms answered different questions: each accuracy is over its own, differences over common ones."
         )
-    compared = [_questions_words(other) for other in summary["against"]]
+    compared = [_compared_words(summary, other) for other in summary["against"]]
     is_router = summary["reference"] in REFERENCES
     return {
         "top": summary["aggregation"],
@@ -141,10 +141,15 @@ def _notes(summary: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _questions_words(other: Mapping[str, Any]) -> str:
+def _compared_words(summary: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """How many questions an arm of another directory shares with those here, and whether it was asked as they were."""
     counts = {found["questions"] for found in other["minus"].values()}
     all_of_it = other["questions"] + other["held_out_questions"]
-    return f"{other['name']}: {', '.join(map(str, sorted(counts)))} of its {all_of_it} questions are in common."
+    words = f"{other['name']}: {', '.join(map(str, sorted(counts)))} of its {all_of_it} questions are in common"
+    ours, theirs = (
+        {arm["about"].get("conditions") for arm in arms} - {None} for arms in (summary["arms"].values(), [other])
+    )
+    return words + (", asked under other conditions (Workers, limits or prompts)." if theirs - ours and ours else ".")
 
 
 def _arms_of(workdir: pathlib.Path, reference: str) -> dict[str, ArmResult]:

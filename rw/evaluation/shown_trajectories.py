@@ -19,9 +19,9 @@ from rw.evaluation.domains import stratum_of
 from rw.evaluation.outcomes import ArmResult, Outcome, trajectories_path
 
 MOST_PER_ARM = 60
-MOST_IN_ALL = 600
+MOST_IN_ALL = 400
 LEAST_PER_ARM = 12
-HEAD, TAIL = 2500, 500  # characters kept of a longer text
+HEAD, TAIL = 2000, 500  # characters kept of a longer text
 QUESTION, ANSWER = "question", "answer"
 STOPPED = "stopped"  # in place of the answer where there is none
 

@@ -67,8 +67,9 @@ def test_another_draw_is_refused(change):
 def test_files_are_told_by_their_content_and_not_by_a_seed():
     files = {"source": "files", "files": "abc", "draw_seed": 1}
     assert difference(arm("a", [True], files), arm("b", [True], files | {"draw_seed": 2}))["questions"] == 1
-    with pytest.raises(DataError, match="another files"):
-        difference(arm("a", [True], files), arm("b", [True], files | {"files": "xyz"}))
+    for key in ("files", "held_out_files"):
+        with pytest.raises(DataError, match=f"another {key}"):
+            difference(arm("a", [True], files | {key: "abc"}), arm("b", [True], files | {key: "xyz"}))
 
 
 def test_one_id_for_two_questions_is_refused():

@@ -169,6 +169,15 @@ def test_one_arm_of_graded_scores_without_modes_costs_or_trajectories(made, tmp_
     assert "modelled" in path.with_suffix(".md").read_text()
 
 
+def test_other_conditions_of_an_arm_that_is_compared_are_told(made, tmp_path, unpainted):
+    outcomes = made.answers(np.random.default_rng(0), 20, 0.5)
+    for name, conditions in (("here", "a"), ("same", "a"), ("there", "b")):
+        write_arm(tmp_path / name, ArmResult("trained", {"source": "nq6", "conditions": conditions}, outcomes))
+    for name, differs in (("same", False), ("there", True)):
+        path = write_results(tmp_path / "here", against=[str(tmp_path / name)])
+        assert ("asked under other conditions" in path.with_suffix(".md").read_text()) == differs
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

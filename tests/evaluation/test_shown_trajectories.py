@@ -54,7 +54,7 @@ def test_a_spread_takes_turns_over_modes_and_endings_and_does_not_depend_on_the_
 def test_long_texts_keep_their_ends_and_say_what_is_left_out():
     text = "a" * HEAD + "b" * 1000 + "c" * TAIL
     found = cut(text)
-    assert found.startswith("a" * HEAD) and found.endswith("c" * TAIL) and "1,000 of 4,000 characters" in found
+    assert found.startswith("a" * HEAD) and found.endswith("c" * TAIL) and f"1,000 of {len(text):,} characters" in found
     assert "b" not in found.replace("be", "") and cut("short") == "short" and cut(None) is None
 
 
