@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rw.arms import conditions
 from rw.dry_run import (
@@ -47,8 +48,18 @@ class Work:
         return not self.missing and not self.episodes
 
 
-def episodes_left(config: RunConfig, workdir_path: str, names: Sequence[str], test: Sequence[Query]) -> list[str]:
-    """Those of these baselines that the workdir does not hold for these questions under this config."""
+def episodes_left(
+    config: RunConfig,
+    workdir_path: str,
+    names: Sequence[str],
+    test: Sequence[Query],
+    trained_on: Mapping[str, Any] | None,
+) -> list[str]:
+    """Those of these baselines that the workdir does not hold for these questions under this config.
+
+    Args:
+        trained_on: what learned routers' headers say of what they know; None where that is not known yet.
+    """
     wanted = {
         **draw_of_test(config),
         **draw_of_generalisation(config),
@@ -62,7 +73,13 @@ def episodes_left(config: RunConfig, workdir_path: str, names: Sequence[str], te
             about = read_arm(arm_path(workdir_path, f"{PREFIX}{name}")).about
         except DataError:
             return False
-        return all(about.get(key) == value for key, value in wanted.items())
+        if name != "knn_multi":
+            more = {}
+        elif trained_on is not None:
+            more = trained_on
+        else:
+            return False
+        return all(about.get(key) == value for key, value in {**wanted, **more}.items())
 
     return [name for name in names if not is_kept(name)]
 

@@ -130,20 +130,22 @@ def baselines(config: RunConfig, workdir_path: str, options: Options, dry_run: b
     test = [*held_out_queries(config)[1], *generalisation_queries(config)]
     train = train_questions(config, options.train_queries) if options.needs_train else []
     needed = ({"train": train} if options.needs_train else {}) | ({"test": test} if options.needs_test else {})
-    missing = {
-        split: queries
-        for split, queries in needed.items()
-        if saved_matrix(config, workdir_path, split, queries, options.matrix) is None
+    saved = {
+        split: saved_matrix(config, workdir_path, split, queries, options.matrix) for split, queries in needed.items()
     }
+    missing = {split: queries for split, queries in needed.items() if saved[split] is None}
+    known = None
+    if (train_matrix := saved.get("train")) is not None:
+        known = trained_on(without_questions_of(train_matrix, matrix_questions(test)), embedding_name(options.encoder))
     own = [name for name in options.names if name in EPISODES]
-    work = Work(missing, episodes_left(config, workdir_path, own, test), len(test))
+    work = Work(missing, episodes_left(config, workdir_path, own, test, known), len(test))
+    embed = None if dry_run else embedding_of(options.encoder)  # one that is not there is said before it costs
     if dry_run or not work.is_done:
         costs = costs_of(config, workdir_path, work)
         show(costs, nothing_sent=dry_run)
         if dry_run:
             return 2 if costs.shortfalls else 0
         confirm(config, costs, options.yes)
-    embed = embedding_of(options.encoder)
     body = functools.partial(_run, options=options, train_queries=train, embed=embed)
     return run_interruptible(config, workdir_path, body, AFTER_STOP, Processes())
 
@@ -237,8 +239,12 @@ class Learning:
     @property
     def about(self) -> dict[str, Any]:
         """For the headers of its arms."""
-        questions, embedding = len(self.train.questions), self._embedding.name
-        return {"trained_on": {"questions": questions, "embedding": embedding, "matrix": self.digest}}
+        return trained_on(self.train, self._embedding.name)
+
+
+def trained_on(train: ResponseMatrix, embedding: str) -> dict[str, Any]:
+    """What learned routers know, for the headers of their arms."""
+    return {"trained_on": {"questions": len(train.questions), "embedding": embedding, "matrix": rows_digest(train)}}
 
 
 def recorded_baselines(workdir_path: str, names: Sequence[str], encoder: str = "", split_seed: int = 0) -> int:
@@ -295,5 +301,10 @@ def embedding_of(encoder: str) -> Embed:
     """What makes vectors of questions from the training ones; ConfigError where the encoder is not there."""
     if not encoder:
         return HashedNgrams
-    loaded = SentenceEncoder(encoder)
+    loaded = SentenceEncoder(encoder, embedding_name(encoder))
     return lambda train: loaded
+
+
+def embedding_name(encoder: str) -> str:
+    """What the vectors of questions are called."""
+    return f"encoder {encoder}" if encoder else HashedNgrams.name

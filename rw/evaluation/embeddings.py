@@ -49,9 +49,9 @@ class HashedNgrams:
 class SentenceEncoder:
     """A sentence encoder on this machine: a directory, or a name that its package already keeps a copy of."""
 
-    def __init__(self, model: str):
+    def __init__(self, model: str, name: str = "encoder"):
         """Raises ConfigError where the package or the model is missing; nothing is downloaded."""
-        self.name = f"encoder {model}"
+        self.name = name
         if model.startswith((os.path.sep, ".", "~")) and not os.path.isdir(model):
             raise ConfigError(f"--encoder {model} is no directory")
         try:

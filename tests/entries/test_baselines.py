@@ -177,6 +177,10 @@ def test_of_a_matrix_that_is_there_nothing_is_estimated(done, capsys):
     assert cli.main(["baselines", *given, ",".join(QUICK)]) == 0
     said = capsys.readouterr().out
     assert "matrix of" not in said and "knn_multi" not in said
+    given[given.index("20")] = "19"  # neighbours that know another question may ask other Workers
+    assert cli.main(["baselines", *given, ",".join(QUICK)]) == 0
+    said = capsys.readouterr().out
+    assert "matrix of" not in said and "knn_multi" in said
 
 
 @pytest.mark.parametrize(

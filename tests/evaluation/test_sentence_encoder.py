@@ -29,13 +29,13 @@ def tiny_model(tmp_path_factory):
 
 @pytest.mark.full
 def test_a_local_encoder_gives_vectors_of_length_one_by_text_alone(tiny_model):
-    encoder = SentenceEncoder(str(tiny_model))
+    encoder = SentenceEncoder(str(tiny_model), "tiny")
     texts = ["what of acid", "what of sonnet rhyme"]
     vectors = encoder(texts)
     assert vectors.shape == (2, 16) and vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-5)
     np.testing.assert_allclose(SentenceEncoder(str(tiny_model))(texts[1:])[0], vectors[1], rtol=1e-4, atol=1e-6)
-    assert encoder.name == f"encoder {tiny_model}"
+    assert encoder.name == "tiny"
 
 
 @pytest.mark.full
