@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 
 import jax.numpy as jnp
@@ -106,12 +107,15 @@ def test_greedy_answers_are_the_same_again(whole, tmp_path):
     ]  # fmt: skip
 
 
-def test_what_is_kept_is_not_answered_again_and_prices_only_rewrite_its_header(tmp_path, capsys, results):
-    workdir = tmp_path / "evaluation"
-    main(arguments(ROOT, workdir, *TWO))
+def copied(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "evaluation")
+
+
+def test_what_is_kept_is_not_answered_again_and_prices_only_rewrite_its_header(whole, tmp_path, capsys, results):
+    workdir = copied(whole, tmp_path)
     before, ledger = answers(workdir), (workdir / "ledger.jsonl").read_bytes()
-    capsys.readouterr()
-    main(arguments(ROOT, workdir, *TWO, evaluation__router_output_price=2))
+    prices = {"evaluation__router_input_price": 0.5, "evaluation__router_output_price": 2}
+    main(arguments(ROOT, workdir, *TWO, **prices))
     assert "test:" not in capsys.readouterr().out and (workdir / "ledger.jsonl").read_bytes() == ledger
     after = answers(workdir)
     for name in ("trained.jsonl", "forced_single.jsonl"):
@@ -119,19 +123,19 @@ def test_what_is_kept_is_not_answered_again_and_prices_only_rewrite_its_header(t
             "router_output_price": 2.0, "config_fingerprint": after[name][0]["config_fingerprint"]
         }  # fmt: skip
         assert after[name][1:] == before[name][1:]
-    assert results == [(workdir, ())] * 2
+    assert after["forced_multi.jsonl"] == before["forced_multi.jsonl"]  # which was not asked for
+    assert results == [(workdir, ())]
 
 
-def test_another_router_other_questions_and_another_protocol_are_noticed(other, tmp_path):
-    workdir = tmp_path / "evaluation"
-    main(arguments(ROOT, workdir, *TWO))
+def test_another_router_other_questions_and_another_protocol_are_noticed(whole, other, tmp_path):
+    workdir = copied(whole, tmp_path)
     first, superseded = answers(workdir), workdir / "evaluation" / "superseded"
     main(arguments(ROOT, workdir, "--arms", "trained", checkpoint=other))
     header, _ = arm(workdir, "trained")
     assert header["step"] == 7 and header["router"]["fingerprint"] != first["trained.jsonl"][0]["router"]["fingerprint"]
-    assert arms(workdir) == ["trained"]  # the other arm's router has gone
+    assert arms(workdir) == ["trained", "warm_start"]  # the router of the others has gone
     for folder in (superseded, superseded / "trajectories"):
-        assert {path.name for path in folder.glob("*.jsonl")} == {"trained.jsonl", "forced_single.jsonl"}
+        assert {path.stem for path in folder.glob("*.jsonl")} == {"trained", *FORCED}
     for changed in ({"evaluation__test_queries": 5}, {"evaluation__test_queries": 5, "protocol__response_budget": 479}):
         before = arm(workdir, "trained")[0]
         main(arguments(ROOT, workdir, "--arms", "trained", checkpoint=other, **changed))
