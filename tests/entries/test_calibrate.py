@@ -180,5 +180,9 @@ def test_one_that_was_killed_goes_on_and_finds_the_same(run, warm, command, envi
     assert found[0] == found[1]
     for path in (tmp_path / "whole", killed):
         ledger = [json.loads(line) for line in (path / "ledger.jsonl").read_text().splitlines()]
-        calls = [(r["step"], r["group"], r["rollout"], r["turn"], r["call"]) for r in ledger if r["kind"] == "call"]
+        calls = [
+            (r["step"], r["group"], r["rollout"], r["turn"], r["call"])
+            for r in ledger
+            if r["kind"] == "call" and r["accepted"]
+        ]
         assert len(calls) == len(set(calls))

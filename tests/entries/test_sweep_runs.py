@@ -49,7 +49,9 @@ def test_a_sweep_of_four_runs_killed_in_the_middle_goes_on(environment, warm, tm
         assert [row["step"] for row in rows] == [1, 2, 3]
         ledger = [json.loads(line) for line in (workdir / name / "ledger.jsonl").read_text().splitlines()]
         calls = [
-            (r["run"], r["step"], r["group"], r["rollout"], r["turn"], r["call"]) for r in ledger if r["kind"] == "call"
+            (r["run"], r["step"], r["group"], r["rollout"], r["turn"], r["call"])
+            for r in ledger
+            if r["kind"] == "call" and r["accepted"]
         ]
         assert len(calls) == len(set(calls))  # nothing was paid twice
     assert [len(setting["seeds"]) for setting in summary["settings"]] == [2, 2]
