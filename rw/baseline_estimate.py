@@ -154,7 +154,11 @@ def confirm(config: RunConfig, costs: Costs, yes: bool) -> None:
         raise ConfigError(
             f"this may cost {said}, and nobody is here to confirm it: give --yes, or --dry-run to see more"
         )
-    if input(f"This may cost {said}. Spend it? [y/N] ").strip().lower() not in ("y", "yes"):
+    try:
+        answer = input(f"This may cost {said}. Spend it? [y/N] ")
+    except (EOFError, KeyboardInterrupt):
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         raise ConfigError("it was not confirmed, and nothing was sent")
 
 

@@ -116,7 +116,9 @@ class LearnedRouter:
         return chosen(test, self.choose(test.texts))
 
     def _utilities(self, texts: Sequence[str]) -> np.ndarray:
-        return np.asarray(self._predict(self._embedding(texts)), float)
+        vectors = self._embedding(texts)
+        with threadpool_limits(1):
+            return np.asarray(self._predict(vectors), float)
 
 
 def without_questions_of(train: ResponseMatrix, asked: Sequence[MatrixQuestion]) -> ResponseMatrix:

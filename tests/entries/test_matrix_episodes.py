@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from unittest import mock
 
 import pytest
 
@@ -177,6 +178,10 @@ def test_where_somebody_is_paid_it_is_confirmed_first(paid, tmp_path, monkeypatc
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for said in ("", "n", "whatever"):
         monkeypatch.setattr("builtins.input", lambda prompt, said=said: said)
+        with pytest.raises(ConfigError, match="not confirmed, and nothing was sent"):
+            baselines(config, str(workdir), Options(("vote",)))
+    for left in (EOFError, KeyboardInterrupt):
+        monkeypatch.setattr("builtins.input", mock.Mock(side_effect=left))
         with pytest.raises(ConfigError, match="not confirmed, and nothing was sent"):
             baselines(config, str(workdir), Options(("vote",)))
     assert ledger(workdir) == []
