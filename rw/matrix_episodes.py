@@ -6,11 +6,13 @@ training. Calls are made for what no file holds yet, and a restart pays for none
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import pathlib
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rw import progress
 from rw.config import as_dict
@@ -27,7 +29,6 @@ from rw.evaluation.response_matrix import (
     read_matrix,
     write_matrix,
 )
-from rw.learner.checkpoint import lasting_fingerprint
 from rw.parts import Parts
 from rw.protocol.prompts import Prompts
 from rw.run_config import MAY_CHANGE, RunConfig
@@ -85,11 +86,14 @@ def matrix_questions(queries: Sequence[Query]) -> tuple[MatrixQuestion, ...]:
     )
 
 
-def conditions(config: RunConfig) -> str:
-    """Fingerprint (hex) of prompts, limits and scorers."""
-    sections = {name: as_dict(config)[name] for name in DECISIVE}
-    prompts = Prompts.load(config.protocol.templates).fingerprint
-    return _digest([lasting_fingerprint(sections, MAY_CHANGE), prompts])
+def conditions(config: RunConfig) -> dict[str, Any]:
+    """Prompts, limits and scorers, as plain JSON values by their key in the config."""
+    whole = json.loads(json.dumps(as_dict(config)))
+    found = {f"{name}.{key}": value for name in DECISIVE for key, value in whole[name].items()}
+    lasting = {
+        key: value for key, value in found.items() if not any(fnmatch.fnmatchcase(key, one) for one in MAY_CHANGE)
+    }
+    return {**lasting, "prompts": Prompts.load(config.protocol.templates).fingerprint}
 
 
 def saved_matrix(

@@ -76,8 +76,8 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class ResponseMatrix:
-    """Q questions × W Workers. `about` says in plain JSON values what it is of: `source`, `conditions` (a digest of
-    prompts and limits), `modelled_cost` where costs are computed and not measured."""
+    """Q questions × W Workers. `about` says in plain JSON values what it is of: `source`, `conditions` (by name,
+    settings under which the Workers were asked), `modelled_cost` where costs are computed and not measured."""
 
     workers: tuple[MatrixWorker, ...]
     questions: tuple[MatrixQuestion, ...]
@@ -197,7 +197,7 @@ def digests(matrix: ResponseMatrix) -> dict[str, str]:
         "workers": _digest([[worker.id, worker.digest] for worker in matrix.workers]),
         "prices": _digest([[worker.input_price, worker.output_price] for worker in matrix.workers]),
         "questions": _digest([[question.id, question.text] for question in matrix.questions]),
-        "conditions": str(matrix.about.get("conditions", "")),
+        "conditions": _digest(dict(sorted(matrix.about.get("conditions", {}).items()))),
     }
 
 
@@ -217,10 +217,12 @@ def fitting(
     matrix: ResponseMatrix,
     workers: Sequence[MatrixWorker],
     questions: Sequence[MatrixQuestion],
-    conditions: str,
+    conditions: Mapping[str, Any],
     where: str,
 ) -> ResponseMatrix:
     """The rows of these questions, from a matrix of them and perhaps more.
+
+    Conditions that the file does not know of, or alone knows of, are those of another version of rw, and pass.
 
     Raises:
         DataError: its Workers, prices, questions or conditions are others; says which, and what to do.
@@ -234,7 +236,10 @@ def fitting(
 
 
 def _difference(
-    matrix: ResponseMatrix, workers: Sequence[MatrixWorker], questions: Sequence[MatrixQuestion], conditions: str
+    matrix: ResponseMatrix,
+    workers: Sequence[MatrixWorker],
+    questions: Sequence[MatrixQuestion],
+    conditions: Mapping[str, Any],
 ) -> str:
     """In words, what is not the same; empty where all is."""
     stored, wanted = [worker.id for worker in matrix.workers], [worker.id for worker in workers]
@@ -249,8 +254,10 @@ def _difference(
                 f"the prices of Worker {new.id} were {old.input_price:g} and {old.output_price:g} USD per million "
                 f"tokens and are {new.input_price:g} and {new.output_price:g}"
             )
-    if matrix.about.get("conditions", "") != conditions:
-        return "prompts, limits or scorers are not those under which the Workers were asked"
+    asked_under, now = matrix.about.get("conditions", {}), json.loads(json.dumps(dict(conditions)))
+    for name in sorted(asked_under.keys() & now.keys()):
+        if asked_under[name] != now[name]:
+            return f"{name} was {asked_under[name]!r} when the Workers were asked and is {now[name]!r}"
     known = {question.id: question for question in matrix.questions}
     missing = [question.id for question in questions if question.id not in known]
     if missing:

@@ -123,7 +123,10 @@ def test_a_matrix_of_another_workdir_serves_without_a_call(done, tmp_path):
     ("override", "said"),
     [
         (("workers.world_seed", "5"), "Worker worker_1 has another model or other settings"),
-        (("protocol.observation_limit", "40"), "prompts, limits or scorers"),
+        (
+            ("protocol.observation_limit", "40"),
+            "protocol.observation_limit was 32 when the Workers were asked and is 40",
+        ),
         (("evaluation.test_queries", "12"), "lacks 2 of the 12 questions"),
     ],
 )

@@ -25,6 +25,9 @@ WORKERS = (MatrixWorker("small", 1.0, 1.0, "s"), MatrixWorker("large", 4.0, 6.0,
 LOST = Cell(0.0, False, 0.0, status="infrastructure_failure", cause="timeout")
 
 
+C = {"limit": 3, "new": "another version's"}  # what only one of the two knows does not count
+
+
 def question(number: int, dataset: str = "trivia_qa") -> MatrixQuestion:
     return MatrixQuestion(f"q{number}", f"question {number}", dataset, "recall", "recall")
 
@@ -43,7 +46,7 @@ FOUR = matrix(
     (cell("one", False, 1.0), cell("two", True, 5.0), cell("three", False, 2.0)),
     (cell("no", False, 1.0), cell("yes", True, 5.0), cell("yes", True, 2.0)),
     (cell("x", False, 1.0), cell("y", False, 5.0), LOST),
-    about={"conditions": "c", "source": "test"},
+    about={"conditions": {"limit": 3, "gone": 1}, "source": "test"},
 )
 
 
@@ -83,12 +86,12 @@ def other(place: int, **changes) -> tuple[MatrixWorker, ...]:
 @pytest.mark.parametrize(
     ("workers", "questions", "conditions", "said"),
     [
-        (WORKERS[:2], FOUR.questions, "c", "Workers small, large, middle, and the config has small, large"),
-        (other(1, digest="new"), FOUR.questions, "c", "Worker large has another model"),
-        (other(2, output_price=3.0), FOUR.questions, "c", "Worker middle were 2 and 2 .* are 2 and 3"),
-        (WORKERS, (*FOUR.questions, question(9)), "c", "lacks 1 of the 5 questions, first q9"),
-        (WORKERS, (dataclasses.replace(question(0), text="another"),), "c", "q0 was another one: 'question 0'"),
-        (WORKERS, FOUR.questions, "d", "prompts, limits or scorers"),
+        (WORKERS[:2], FOUR.questions, C, "Workers small, large, middle, and the config has small, large"),
+        (other(1, digest="new"), FOUR.questions, C, "Worker large has another model"),
+        (other(2, output_price=3.0), FOUR.questions, C, "Worker middle were 2 and 2 .* are 2 and 3"),
+        (WORKERS, (*FOUR.questions, question(9)), C, "lacks 1 of the 5 questions, first q9"),
+        (WORKERS, (dataclasses.replace(question(0), text="another"),), C, "q0 was another one: 'question 0'"),
+        (WORKERS, FOUR.questions, {"limit": 4}, "limit was 3 when the Workers were asked and is 4"),
     ],
 )
 def test_a_matrix_of_another_setting_is_refused_in_words(workers, questions, conditions, said):
@@ -97,7 +100,7 @@ def test_a_matrix_of_another_setting_is_refused_in_words(workers, questions, con
 
 
 def test_a_part_of_the_questions_is_served_in_the_order_asked():
-    part = fitting(FOUR, WORKERS, (question(2), question(0)), "c", "m.jsonl")
+    part = fitting(FOUR, WORKERS, (question(2), question(0)), C, "m.jsonl")
     assert [one.id for one in part.questions] == ["q2", "q0"] and part.cells == (FOUR.cells[2], FOUR.cells[0])
 
 
