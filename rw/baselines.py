@@ -24,9 +24,19 @@ from rw.cli import ALLOW_LIVE, DRY_RUN, Arguments, run_entry
 from rw.config import load_config
 from rw.data import llmrouter9
 from rw.errors import ConfigError, DataError
-from rw.evaluation.baselines import EPISODES, NAMES, PREFIX, PROMPTED, choose_names, single_call_arms, without_answers
+from rw.evaluation.baselines import (
+    EPISODES,
+    NAMES,
+    PREFIX,
+    PROMPTED,
+    choose_names,
+    is_learned,
+    learned_arms,
+    single_call_arms,
+    without_answers,
+)
 from rw.evaluation.embeddings import Embedding, HashedNgrams, SentenceEncoder
-from rw.evaluation.learned_routers import FITS, LearnedRouter, without_questions_of
+from rw.evaluation.learned_routers import LearnedRouter, without_questions_of
 from rw.evaluation.outcomes import ArmResult, Outcome, arm_path, read_arm, write_arm
 from rw.evaluation.recorded_matrices import scores_matrix
 from rw.evaluation.response_matrix import MatrixQuestion, ResponseMatrix, rows_digest
@@ -62,7 +72,7 @@ class Options:
 
     @property
     def learned(self) -> list[str]:
-        return [name for name in self.names if name in FITS]
+        return [name for name in self.names if is_learned(name)]
 
     @property
     def needs_train(self) -> bool:
@@ -91,7 +101,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--matrix", default="", metavar="DIR", help="use the response matrices of this other workdir")
     parser.add_argument("--encoder", default="", metavar="DIR_OR_NAME", help="a local sentence encoder (rw[encoder])")
-    parser.add_argument("--only", default="", metavar="A,B", help=f"these baselines: {', '.join(NAMES)}")
+    parser.add_argument(
+        "--only", default="", metavar="A,B", help=f"these baselines: {', '.join(NAMES)}; or module:function"
+    )
     parser.add_argument("--without", default="", metavar="A,B", help="all but these")
     parser.add_argument("--yes", action="store_true", help="spend what is estimated without being asked")
 
@@ -172,10 +184,10 @@ async def _record_single_calls(
 ) -> None:
     about = {**arms.about(None), "matrix": rows_digest(test)}
     router = None if learning is None else learning.router
+    learned = learned_arms(names)
     for arm, found in single_call_arms(names, test, arms.parts.config.seed, router):
-        is_learned = arm.removeprefix(PREFIX) in FITS
         _forget_unless_same(arms.parts.workdir, arm, found)
-        await arms.record(arm, {**about, **(learning.about if is_learned else {})}, found)
+        await arms.record(arm, {**about, **(learning.about if arm in learned else {})}, found)
 
 
 def _forget_unless_same(workdir: Workdir, arm: str, found: Sequence[Outcome]) -> None:
@@ -263,10 +275,10 @@ def recorded_baselines(workdir_path: str, names: Sequence[str], encoder: str = "
         "modelled_cost": True,
         "matrix": rows_digest(test),
     }
+    learned = learned_arms(names)
     with Workdir(workdir_path) as workdir:
         for arm, found in single_call_arms(names, test, split_seed, learning.router):
-            is_learned = arm.removeprefix(PREFIX) in FITS
-            result = ArmResult(arm, {**about, **(learning.about if is_learned else {})}, found)
+            result = ArmResult(arm, {**about, **(learning.about if arm in learned else {})}, found)
             write_arm(workdir.path, result)
             progress.say(progress.arm_line(result))
         progress.say(

@@ -20,13 +20,14 @@ from sklearn.svm import LinearSVR
 from threadpoolctl import threadpool_limits
 
 from rw.data.wording import normalised
-from rw.errors import DataError
+from rw.errors import ConfigError, DataError
 from rw.evaluation.contrastive_router import router_dc
 from rw.evaluation.embeddings import Embedding
 from rw.evaluation.factorised_router import matrix_factorisation
 from rw.evaluation.outcomes import Outcome
 from rw.evaluation.response_matrix import MatrixQuestion, ResponseMatrix
 from rw.evaluation.selection import best_workers, chosen
+from rw.imported import imported_function
 
 NEIGHBOURS = 20
 HIDDEN = 64
@@ -87,7 +88,8 @@ FITS: dict[str, Fit] = {
 
 
 class LearnedRouter:
-    """One of FITS on the questions and scores of a training matrix."""
+    """One of FITS, or a fit of one's own named `package.module:function`, on the questions and scores of a training
+    matrix."""
 
     def __init__(self, name: str, train: ResponseMatrix, embedding: Embedding, seed: int):
         if not train.questions:
@@ -95,7 +97,8 @@ class LearnedRouter:
         self._embedding = embedding
         self._costs = train.mean_costs
         with threadpool_limits(1):  # so small that threads cost more than they save; and sums do not depend on cores
-            self._predict = FITS[name](embedding(train.texts), train.scores, seed)
+            fit = FITS[name] if name in FITS else _own_fit(name)
+            self._predict = fit(embedding(train.texts), train.scores, seed)
 
     def ranked(self, texts: Sequence[str]) -> np.ndarray:
         """The places of all Workers for each question, the best first, i64[Q, W]."""
@@ -129,6 +132,29 @@ def without_questions_of(train: ResponseMatrix, asked: Sequence[MatrixQuestion])
         question.id for question in train.questions if question.id not in ids and normalised(question.text) not in texts
     ]
     return train.select(kept)
+
+
+def _own_fit(name: str) -> Fit:
+    """The fit of that name, whose predictor is held to its shape."""
+    function = imported_function(name, "baseline")
+
+    def fit(vectors: np.ndarray, scores: np.ndarray, seed: int) -> Predictor:
+        predict = function(vectors, scores, seed)
+        if not callable(predict):
+            raise ConfigError(f"baseline {name} must return a function of vectors, not {type(predict).__name__}")
+
+        def checked(asked: np.ndarray) -> np.ndarray:
+            utilities, shape = np.asarray(predict(asked), float), (len(asked), scores.shape[1])
+            if utilities.shape != shape or not np.isfinite(utilities).all():
+                raise ConfigError(
+                    f"baseline {name} must give a finite number for each question and Worker, {list(shape)}; it gave "
+                    f"{list(utilities.shape)}"
+                )
+            return utilities
+
+        return checked
+
+    return fit
 
 
 def _by_worker(fit: Callable[[np.ndarray], Predictor], scores: np.ndarray) -> Predictor:

@@ -142,3 +142,68 @@ def test_an_encoder_without_its_package_is_refused_with_the_remedy(monkeypatch, 
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ConfigError, match=r"rw\[encoder\]"):
         SentenceEncoder(str(tmp_path))
+
+
+OWN = """
+import numpy as np
+
+def centroids(vectors, scores, seed):
+    centres = scores.T @ vectors / np.maximum(scores.sum(0), 1.0)[:, None]
+    return lambda asked: asked @ centres.T
+
+def knn(vectors, scores, seed):
+    return lambda asked: np.zeros((len(asked), 3))
+
+def narrow(vectors, scores, seed):
+    return lambda asked: np.zeros(len(asked))
+
+def unsure(vectors, scores, seed):
+    return lambda asked: np.full((len(asked), 3), np.nan)
+
+def nothing(vectors, scores, seed):
+    pass
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_fits.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "own_fits"
+    sys.modules.pop("own_fits", None)
+
+
+def test_a_fit_of_ones_own_is_a_baseline(own, embedding):
+    names = choose_names([f"{own}:centroids", "knn"], [])
+    assert names == ("knn", f"{own}:centroids")
+    assert choose_names([f"{own}:centroids"], []) == (f"{own}:centroids",)
+    arms = dict(single_call_arms(names, TEST, 0, lambda name: LearnedRouter(name, TRAIN, embedding, 0)))
+    assert list(arms) == ["baseline_knn", "baseline_centroids"]
+    assert all(one.correct for one in arms["baseline_centroids"])
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["own_fits:knn"], "has the name of one of rw's"),
+        (["own_fits:centroid"], "cannot be loaded"),
+        (["own_fits:OWN"], "cannot be loaded"),
+        (["own_fits:centroids", "rw.elsewhere:centroids"], "cannot be loaded"),
+    ],
+)
+def test_what_is_no_fit_is_refused_before_anything_is_asked(own, names, said):
+    with pytest.raises(ConfigError, match=said):
+        choose_names(names, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("narrow", r"for each question and Worker, \[16, 3\]; it gave \[16\]"),
+        ("unsure", "a finite number"),
+        ("nothing", "must return a function of vectors, not NoneType"),
+    ],
+)
+def test_a_fit_that_predicts_something_else_is_named(own, embedding, name, said):
+    with pytest.raises(ConfigError, match=said):
+        LearnedRouter(f"{own}:{name}", TRAIN, embedding, 0).choose(TEST.texts)
