@@ -31,7 +31,7 @@ from rw.protocol.prompts import Prompts
 from rw.questions import QueryBatches, check_prompts, generalisation_queries, held_out_queries, query_batches
 from rw.rollout.episode import Feedback
 from rw.rollout.group import GroupTask, group_tasks
-from rw.rollout.journaled import JournaledFeedback, JournaledScore, write_final
+from rw.rollout.journaled import JournaledFeedback, JournaledScore, question_digests, write_final
 from rw.rollout.outage import check_no_outage
 from rw.rollout.pool import EpisodePool, PoolConfig
 from rw.rollout.scorer import Scorer
@@ -197,6 +197,7 @@ class Parts:
         options: Mapping[str, Any],
     ) -> list[Group]:
         config = self.config
+        asked = question_digests(task.query for task in tasks)
         pool_config = PoolConfig(
             rollouts_per_query=rollouts_per_query,
             concurrency=config.rollout.concurrency,
@@ -212,9 +213,9 @@ class Parts:
                 pool_config,
                 None if self.feedback is None else JournaledFeedback(self.feedback, journal),
             ),
-            JournaledScore(self.scorer, journal),
+            JournaledScore(self.scorer, journal, asked),
             credit=config.credit,
-            on_rollout=functools.partial(write_final, journal, keeps_verdict=config.credit.is_of_answer),
+            on_rollout=functools.partial(write_final, journal, keeps_verdict=config.credit.is_of_answer, digests=asked),
             **options,
         )
         async with contextlib.aclosing(stream):

@@ -87,7 +87,7 @@ class Journal:
         self._responses: dict[CallId, tuple[str, WorkerCall]] = {}
         self._feedback: dict[CallId, tuple[str, str]] = {}
         self._finals: dict[tuple[str, int], dict[str, Any]] = {}
-        self._verdicts: dict[tuple[str, str], dict[str, Any]] = {}
+        self._verdicts: dict[tuple[str, str, str], dict[str, Any]] = {}
         self._file: int | None = None  # descriptor of the open segment
         self._closing: list[Future] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -132,16 +132,23 @@ class Journal:
         """Keeps what the router will be told, before it is."""
         self._write({"kind": "feedback", **_place(call), "reply": _digest(reply), "told": told})
 
-    def verdict(self, query_id: str, answer: str) -> dict[str, Any] | None:
-        """The verdict on an answer to a query, if it was journaled."""
-        return self._verdicts.get((query_id, _digest(answer)))
+    def verdict(self, query_id: str, answer: str, question: str = "") -> dict[str, Any] | None:
+        """The verdict on an answer to a query, if it was journaled; `question` is the digest of all that it is judged
+        by."""
+        return self._verdicts.get((query_id, question, _digest(answer)))
 
     def write_final(
-        self, query_id: str, rollout: int, status: str, answer: str | None, verdict: Mapping[str, Any] | None
+        self,
+        query_id: str,
+        rollout: int,
+        status: str,
+        answer: str | None,
+        verdict: Mapping[str, Any] | None,
+        question: str = "",
     ) -> None:
-        """Keeps how a rollout ended; `verdict` as plain JSON types, None where nothing was judged."""
+        """Keeps how a rollout ended; `verdict` as plain JSON types, None where nothing was judged, of that question."""
         ended = {"status": status, "answer": None if answer is None else _digest(answer), "verdict": verdict}
-        record = {"kind": "final", "query": query_id, "rollout": rollout, **ended}
+        record = {"kind": "final", "query": query_id, "question": question, "rollout": rollout, **ended}
         if self._finals.get((query_id, rollout)) != record:  # as it is when the rollout was rebuilt from the journal
             self._write(record)
 
@@ -255,7 +262,8 @@ class Journal:
         elif kind == "final":
             self._finals[record["query"], record["rollout"]] = dict(record)
             if record["verdict"] is not None and record["answer"] is not None:
-                self._verdicts[record["query"], record["answer"]] = record["verdict"]
+                place = (record["query"], record.get("question", ""), record["answer"])
+                self._verdicts[place] = record["verdict"]
         elif kind == "forget_failures":
             self._responses = {k: v for k, v in self._responses.items() if v[1].status is CallStatus.OK}
         else:

@@ -8,7 +8,7 @@ import pytest
 from rw.errors import ConfigError, FailureCause, InfrastructureFailure
 from rw.rollout.credit import PAPER, Claim, CreditConfig, answer_of, claims, judge
 from rw.rollout.group import score_trajectory
-from rw.rollout.journaled import JournaledScore, write_final
+from rw.rollout.journaled import JournaledScore, question_digests, write_final
 from rw.types import CallStatus, Mode, ProgramTests, Query, Role, Status, Trajectory, Verdict, WorkerCall
 from rw.workers.journal import Journal
 
@@ -24,7 +24,7 @@ def call(node, output, role=None, status=CallStatus.OK):
 
 def answered(answer, *calls, mode=Mode.AGENTIC):
     empty = np.zeros(0, np.int32)
-    return Trajectory("q", 0, mode, False, empty, empty, empty, 0, calls, answer, Status.ANSWERED)
+    return Trajectory("c", 0, mode, False, empty, empty, empty, 0, calls, answer, Status.ANSWERED)
 
 
 SUMMARY = (
@@ -131,3 +131,17 @@ async def test_a_verdict_that_a_worker_earned_is_kept_for_no_other_rollout(tmp_p
     restarted.close()
     assert earned.correct and not bare.correct
     assert PAPER.is_of_answer and not UNION.is_of_answer and not EITHER.is_of_answer
+
+
+async def test_a_verdict_is_of_its_question_and_not_of_its_id(tmp_path):
+    """A run that was stopped goes on with files that were prepared again: an id may have another reference now."""
+    before, now = question_digests([CODE]), question_digests([dataclasses.replace(CODE, reference="another")])
+    journal = Journal(tmp_path, {})
+    earned = await score_trajectory(CODE, answered("5"), JournaledScore(Judge(right=("5",)), journal, before))
+    write_final(journal, earned, digests=before)
+    journal.close()
+    restarted = Journal(tmp_path, {})
+    same = await JournaledScore(Judge(), restarted, before)(CODE, "5")
+    other = await JournaledScore(Judge(), restarted, now)(CODE, "5")
+    restarted.close()
+    assert earned.correct and same.correct and not other.correct
