@@ -320,3 +320,7 @@ def embedding_of(encoder: str) -> Embed:
 def embedding_name(encoder: str) -> str:
     """What the vectors of questions are called."""
     return f"encoder {encoder}" if encoder else HashedNgrams.name
+
+
+if __name__ == "__main__":
+    sys.exit(main())
