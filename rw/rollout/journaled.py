@@ -12,7 +12,6 @@ from rw.rollout.episode import Feedback
 from rw.types import CallId, Query, ScoredTrajectory, Verdict
 from rw.workers.journal import Journal
 
-
 NO_DIGESTS: Mapping[str, str] = MappingProxyType({})
 
 
