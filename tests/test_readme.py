@@ -11,6 +11,7 @@ import re
 import pytest
 
 from rw.evaluation.comparison import comparison_table
+from rw.evaluation.table import Table, cost_unit, cost_words, interval_words, share_words
 from rw.workers.endpoint_file import load_endpoints
 from rw.workers.pricing import PriceTable
 
@@ -72,6 +73,32 @@ def test_tables_of_experiments_are_the_recorded_ones(name, with_modes):
     assert block(name) == expected, f"it should read\n{expected}"
 
 
+def baselines_table():
+    """The trained router and whom it has to beat, on the same questions."""
+    recorded = result("baselines")
+    factor, unit = cost_unit(arm["cost_usd"]["mean"] for arm in recorded["arms"])
+    rows = [
+        (
+            arm["title"],
+            interval_words(arm["average"]),
+            interval_words(arm.get("minus_trained"), signed=True),
+            cost_words(arm["cost_usd"], factor, recorded["questions"]),
+            share_words(arm["mode_share"]),
+        )
+        for arm in recorded["arms"]
+    ]
+    columns = ("", "% right", "minus the trained router, points", f"cost, {unit}", "s/m/a, %")
+    return Table("", columns, tuple(rows)).markdown()
+
+
+def test_the_table_of_baselines_is_the_recorded_one():
+    expected = baselines_table()
+    assert block("baselines") == expected, f"it should read\n{expected}"
+    recorded = result("baselines")
+    oracle = next(arm for arm in recorded["arms"] if arm["arm"] == "baseline_oracle_cheapest")
+    assert f"one call cannot earn more than {100 * oracle['average']['mean']:.1f} %" in plain(README)
+
+
 def test_experiments_are_said_with_their_switches_and_exclusions():
     experiments = result("experiments")
     for arm in experiments["advantages"][1:]:
@@ -106,7 +133,7 @@ def test_the_plots_are_there():
 
 def test_workers_of_the_readme_load(tmp_path):
     blocks = re.findall(r"^```yaml\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block_text in blocks:
         (tmp_path / "workers.yaml").write_text(block_text, encoding="utf-8")
         (worker,) = load_endpoints(tmp_path / "workers.yaml")
