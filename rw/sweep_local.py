@@ -15,10 +15,12 @@ from rw.errors import ConfigError
 from rw.evaluation.sweep_results import FAILED, FINISHED
 from rw.sweep_plan import SweepPoint
 from rw.sweep_state import LOG, end_words, forget_outcome, is_locked, last_words, result_of, write_outcome
+from rw.typed_values import one_line
 
 Command = Callable[[SweepPoint], list[str]]  # what runs a point
 GRACE_S = 30.0  # a run is through 15 s after a SIGTERM at the latest, and Python takes its time to end
 POLL_S = 1.0
+NOT_RUN = 71  # exit code noted for a run that has none: EX_OSERR of sysexits.h
 FIRST_LOOK_S = 5.0  # a run that was stopped with the sweep before needs a moment to go
 
 
@@ -73,7 +75,7 @@ class LocalRuns:
             await self._free(point)
             self._running[point.name] = point
             try:
-                code, words = await self._run(point, place)
+                code, words = await self._try(point, place)
             finally:
                 del self._running[point.name]
         finally:
@@ -88,6 +90,16 @@ class LocalRuns:
                 said = True
                 progress.say(f"{point.name}: another process works in {point.workdir}; waiting for its end")
             await asyncio.sleep(POLL_S)
+
+    async def _try(self, point: SweepPoint, place: Mapping[str, str]) -> tuple[int, str]:
+        """(exit code, last words) of the point's run; one that this machine cannot start is a failure of that point."""
+        try:
+            return await self._run(point, place)
+        except (OSError, ValueError) as error:  # no memory, no room, arguments that no process can be given
+            code, words = NOT_RUN, f"cannot run it: {one_line(error)}"
+            with contextlib.suppress(OSError):  # the directory itself may be what is wrong
+                write_outcome(point.workdir, code, words)
+            return code, words
 
     async def _run(self, point: SweepPoint, place: Mapping[str, str]) -> tuple[int, str]:
         point.workdir.mkdir(parents=True, exist_ok=True)

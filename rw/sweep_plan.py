@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import json
+import os
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from rw.config import as_dict, load_config, load_python
 from rw.config_path import split_name
 from rw.errors import ConfigError, RwError
 from rw.run_config import RunConfig
 from rw.sweep_points import VARIANT
+from rw.typed_values import one_line
 
-LONGEST_NAME = 120  # characters; file systems end at 255
+LONGEST_NAME = 120  # bytes; file systems end at 255
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +50,7 @@ def read_sweep(path: str) -> list[dict[str, Any]]:
     try:
         points = module.get_sweep()
     except Exception as error:  # a user's code: whatever it raises, the file and the reason are what helps
-        raise ConfigError(f"sweep file {path}: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"sweep file {path}: {type(error).__name__}: {one_line(error)}") from error
     if not isinstance(points, Sequence) or not points or not all(isinstance(point, Mapping) for point in points):
         raise ConfigError(
             f"sweep file {path}: get_sweep() must return a list of mappings from dotted keys to values, one at least; "
@@ -72,6 +77,7 @@ def plan(
         ConfigError: a key that is not there, a value that no run can have, two points alike. Names the point.
     """
     overrides = tuple(overrides)
+    points = [{key: plain(value) for key, value in point.items()} for point in points]
     _check_keys(config_path, points, overrides)
     names = point_names(points)
     return [
@@ -104,9 +110,31 @@ def _planned(
     return SweepPoint(name, dict(point), path, (*overrides, *own), workdir, config)
 
 
+def plain(value: Any) -> Any:
+    """A value as config.json would hold it: of numpy's numbers and arrays, Python's; of a path, its text."""
+    if isinstance(value, np.generic | np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return tuple(plain(item) for item in value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
 def as_text(value: Any) -> str:
-    """A value as `--config.key=` takes it."""
-    return value if isinstance(value, str) else repr(tuple(value) if isinstance(value, list) else value)
+    """A value as `--config.key=` takes it.
+
+    Raises:
+        ConfigError: an object that has no text which says it.
+    """
+    value = plain(value)
+    if isinstance(value, str):
+        return value
+    try:
+        ast.literal_eval(repr(value))
+    except (ValueError, SyntaxError) as error:
+        raise ConfigError(
+            f"{value!r} in a sweep: a value must be text, a finite number, True, False, None, or a list of these"
+        ) from error
+    return repr(value)
 
 
 def point_names(points: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -132,7 +160,8 @@ def point_names(points: Sequence[Mapping[str, Any]]) -> list[str]:
 def _name(point: Mapping[str, Any], words: Mapping[str, str]) -> str:
     parts = [as_text(value) if key == VARIANT else f"{words[key]}_{as_text(value)}" for key, value in point.items()]
     name = re.sub(r"[^\w.+-]+", "-", "_".join(parts)).strip("-.") or "point"
-    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}_{_digest(point)}"
+    coded = name.encode()
+    return name if len(coded) <= LONGEST_NAME else f"{coded[:LONGEST_NAME].decode(errors='ignore')}_{_digest(point)}"
 
 
 def _identity(point: Mapping[str, Any]) -> str:

@@ -101,5 +101,5 @@ def last_words(log: pathlib.Path, since: int = 0) -> str:
 def end_words(code: int, words: str) -> str:
     """How a try ended, for people."""
     if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
+        return f"killed by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
     return f"exit code {code}: {words}" if words else f"exit code {code}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,6 +18,7 @@ from rw.evaluation.sweep_results import Setting, point_metric
 from rw.evaluation.table import cost_unit
 
 
+@rc_context({"text.parse_math": False})  # the words are a user's: what stands between two $ is no formula
 def write_plot(grouped: Sequence[Setting], path: pathlib.Path, title: str) -> pathlib.Path | None:
     """Draws the sweep; None, and an older file goes, where no setting is measured yet."""
     numbered = {n: setting for n, setting in enumerate(grouped, 1) if setting.over_seeds("accuracy") is not None}

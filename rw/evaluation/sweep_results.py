@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -87,7 +88,7 @@ def _of_test(history: History) -> Measured | None:
 
 
 def _of_validation(history: History) -> Measured | None:
-    rows = [row for row in history.rows if "eval/accuracy" in row]
+    rows = [row for row in history.rows if all(_is_number(row.get(f"eval/{key}")) for key in ("accuracy", "questions"))]
     if not rows:
         return None
     best = rows[-1].get("eval/best_step")
@@ -105,6 +106,10 @@ def _of_validation(history: History) -> Measured | None:
     )
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """All points that differ in nothing but their seed: means over the finished ones, and their range."""
@@ -116,7 +121,10 @@ class Setting:
     def over_seeds(self, metric: str) -> tuple[float, float, float] | None:
         """(mean, lowest, highest) over the seeds of `accuracy`, `cost_usd` or a mode; None where it is not known."""
         found = [value for point in self.points if (value := point_metric(point, metric)) is not None]
-        return (sum(found) / len(found), min(found), max(found)) if found else None
+        if not found:
+            return None
+        low, high = min(found), max(found)
+        return min(max(sum(found) / len(found), low), high), low, high  # three times 0.7 has a mean below 0.7
 
 
 def point_metric(point: PointResult, metric: str) -> float | None:

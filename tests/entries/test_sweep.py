@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from rw import cli
@@ -18,7 +19,7 @@ from rw.sweep import estimate_all, run_here
 from rw.sweep_local import places_of
 from rw.sweep_plan import as_text, plan, point_names, read_sweep, recorded
 from rw.sweep_points import chain, choice, log_uniform, product, random, seeds, uniform, values, zipped
-from rw.sweep_state import is_locked, last_words, read_outcome, result_of
+from rw.sweep_state import end_words, is_locked, last_words, read_outcome, result_of
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 FAKE = pathlib.Path(__file__).parent / "fake_sweep.py"
@@ -66,6 +67,8 @@ def test_names_say_what_a_point_sets_and_are_never_shared():
     assert len(set(twins)) == 2 and all(name.startswith("file_a-b_") for name in twins)
     (long,) = point_names([{"data.train_files": tuple(f"data/prepared/set_{k}.jsonl" for k in range(40))}])
     assert len(long) < 140 and "/" not in long
+    (long,) = point_names([{"log.wandb": "漢" * 100}])
+    assert len(long.encode()) < 140
     with pytest.raises(ConfigError, match="points 0 and 2 of the sweep are alike"):
         point_names([{"seed": 1}, {"seed": 2}, {"seed": 1}])
 
@@ -77,6 +80,7 @@ def test_names_say_what_a_point_sets_and_are_never_shared():
         ({"reward.efficiency_weight": 2.0}, (), "point efficiency_weight_2.0: .*must lie in"),
         ({"reward.efficiency_weight": "much"}, (), "point efficiency_weight_much: .*efficiency_weight"),
         ({"variant": "no_comet"}, (), "holds one config"),
+        ({"log.wandb": object()}, (), "object .* in a sweep: a value must be text, a finite number"),
         ({"seed": 1}, (("seed", "2"),), "--config.seed is what the sweep sets for each point"),
     ],
 )
@@ -96,6 +100,12 @@ def test_every_value_reaches_the_config_as_it_is(tmp_path):
     assert config["evaluation"]["arms"] == ["trained", "oracle"] and config["rollout"]["deadline_s"] is None
     assert (config["deterministic"], config["optimizer"]["learning_rate"], config["steps"]) == (False, 3e-4, 7)
     assert config["budget"]["run_usd"] == 5 and as_text([1]) == "(1,)"
+    (planned_one,) = plan(
+        TINY, [{"loss.kl_coefficient": np.float64(0.1), "seed": np.int64(3), "log.wandb": pathlib.Path("a")}], tmp_path
+    )
+    assert planned_one.name == "kl_coefficient_0.1_seed_3_wandb_a"
+    assert planned_one.values == {"loss.kl_coefficient": 0.1, "seed": 3, "log.wandb": "a"}
+    assert (planned_one.config.loss.kl_coefficient, planned_one.config.seed) == (0.1, 3)
     assert planned.arguments[:4] == ["--config", TINY, "--workdir", str(tmp_path / planned.name)]
 
 
@@ -230,6 +240,18 @@ def test_a_point_that_fails_keeps_the_others_from_nothing_and_is_tried_again(fak
     (plain, weighted) = fake.summary()["settings"]
     assert plain["seeds"] == [0, 1] and plain["accuracy"] == {"mean": 0.75, "low": 0.75, "high": 0.75}
     assert weighted["cost_usd"]["mean"] == 1e-5 and weighted["single"]["mean"] == 0.75
+
+
+def test_a_run_that_cannot_be_started_is_a_failure_of_its_point_alone(fake, capsys):
+    (fake.path / NAMES[2] / "sweep.log").mkdir(parents=True)  # no log can be opened
+    runs = FAKED.command(0.01)
+    sweep = FAKED.planned(fake.path)
+    assert run_here(sweep, [{}], lambda p: [str(fake.path / "gone")] if p.name == NAMES[1] else runs(p)) == 9
+    said = capsys.readouterr().out
+    assert f"{NAMES[1]}: exit code 71: cannot run it: [Errno 2]" in said and f"{NAMES[2]}: exit code 71" in said
+    points = fake.summary()["points"]
+    assert [point["status"] for point in points] == [FINISHED, FAILED, FAILED, FINISHED]
+    assert end_words(-signal.SIGKILL, "") == "killed by SIGKILL" and end_words(-40, "") == "killed by signal 40"
 
 
 def test_gpus_are_divided_among_the_runs_at_a_time():

@@ -38,6 +38,8 @@ def test_seeds_are_averaged_and_others_counted_as_missing():
     assert plain.over_seeds("cost_usd") == pytest.approx((3e-5, 2e-5, 4e-5))
     assert plain.over_seeds("single") == pytest.approx((0.3, 0.2, 0.4)) and plain.over_seeds("average") is None
     assert (len(weighted.points), weighted.missing) == (1, 1)
+    alike = settings([point(0.5, seed, measured(70, 1e-5)) for seed in range(3)])[0]
+    assert alike.over_seeds("accuracy") == (0.7, 0.7, 0.7)  # though (0.7 + 0.7 + 0.7) / 3 is less
     failed = [point(0.5, 0, measured(99, 1e-5), FAILED)]
     assert settings(failed)[0].over_seeds("accuracy") is None  # what it measured is of another router than was asked
 
@@ -82,7 +84,11 @@ def test_a_plot_is_drawn_of_words_and_of_several_keys_and_goes_where_nothing_is_
         for a in (1, 2)
         for b in (1, 2)
     ]
-    for results in ([*words, PointResult("s", {"seed": 0}, FINISHED, 1, 1, measured(50, None))], many):
+    alike = [point(0.5, seed, measured(70, 1e-5)) for seed in range(3)]
+    money = [PointResult(n, {"log.wandb": n}, FINISHED, 1, 1, measured(50, 1e-5)) for n in ("$a_{$", "b")]
+    for results in (
+        [*words, PointResult("s", {"seed": 0}, FINISHED, 1, 1, measured(50, None))], many, alike, money,
+    ):  # fmt: skip
         assert write_plot(settings(results), path, "t") == path and path.stat().st_size > 10_000
     assert write_plot(settings([point(0.0, 0, None, WAITING)]), path, "t") is None and not path.exists()
 
@@ -105,3 +111,5 @@ def test_a_run_without_a_test_is_read_from_its_validation(tmp_path):
     assert (found.split, steps, whole) == ("validation", 2, True)
     assert found.accuracy == wilson(12, 20) and found.cost_usd == Interval(1e-5, None, None, 20)
     assert found.mode_shares["single"] == 1.0 and found.lost == pytest.approx(2.0)
+    (tmp_path / "validation.jsonl").write_text('{"step": 2, "eval/accuracy": NaN, "eval/questions": 20.0}\n')
+    assert measured_run(tmp_path) == (None, 2, True)
