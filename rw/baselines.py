@@ -24,6 +24,7 @@ from rw.cli import ALLOW_LIVE, DRY_RUN, Arguments, run_entry
 from rw.config import load_config
 from rw.data import llmrouter9
 from rw.errors import ConfigError, DataError
+from rw.evaluate import check_workdir
 from rw.evaluation.baselines import (
     EPISODES,
     NAMES,
@@ -139,6 +140,8 @@ def baselines(config: RunConfig, workdir_path: str, options: Options, dry_run: b
     Raises:
         RwError: before anything is spent, where config, workdir or options cannot be used, or it was not confirmed.
     """
+    if not dry_run:
+        check_workdir(workdir_path)
     test = [*held_out_queries(config)[1], *generalisation_queries(config)]
     train = train_questions(config, options.train_queries) if options.needs_train else []
     needed = ({"train": train} if options.needs_train else {}) | ({"test": test} if options.needs_test else {})
@@ -261,6 +264,7 @@ def trained_on(train: ResponseMatrix, embedding: str) -> dict[str, Any]:
 
 def recorded_baselines(workdir_path: str, names: Sequence[str], encoder: str = "", split_seed: int = 0) -> int:
     """The baselines on LLMRouter's recorded scores, a third of each task tested; returns the exit code."""
+    check_workdir(workdir_path)
     embed = embedding_of(encoder)
     train, test = map(scores_matrix, llmrouter9.split(llmrouter9.load_llmrouter9(), split_seed))
     learning = Learning(train, test.questions, embed, split_seed)

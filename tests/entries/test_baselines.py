@@ -235,3 +235,11 @@ def test_a_damaged_matrix_is_refused_and_not_made_anew(done, tmp_path):
     with pytest.raises(DataError, match="not as it was written"):
         baselines(tiny(), str(tmp_path), Options(("vote",)))
     assert path.exists() and asked(tmp_path) == []
+
+
+def test_a_training_run_keeps_its_own_evaluation(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").touch()
+    for given in (["--config", TINY, "--only", "always"], ["--outcomes", "llmrouter9", "--only", "always"]):
+        assert cli.main(["baselines", *given, "--workdir", str(tmp_path)]) == 2
+        assert "is the working directory of a training run; take another --workdir" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
