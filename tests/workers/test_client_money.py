@@ -1,7 +1,6 @@
 """What the client reserves, books and believes: worst cases, unknown spending, caps, and late or cancelled attempts."""
 
 import asyncio
-import contextlib
 import json
 import logging
 import random
@@ -26,6 +25,8 @@ from rw.workers.reply import Failure, Reply
 from rw.workers.request import input_bound, worst_case_usd
 from rw.workers.retry import RetryPolicy
 
+from .virtual_client import raw_server
+
 PRICES = PriceTable({"worker_1": Price(2.0, 10.0)})
 COST_USD = (30 * 2.0 + 7 * 10.0) / 1e6
 WORST_USD = ((2 + 1024) * 2.0 + 4096 * 10.0) / 1e6  # of the message "hi"
@@ -44,19 +45,6 @@ def request(content: str = "hi", call: int = 0) -> WorkerRequest:
 
 def echo(call) -> Completion:
     return Completion(f"echo {call.content}", 30, 7)
-
-
-@contextlib.asynccontextmanager
-async def answering(handle, is_cancelled: bool = True):
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=is_cancelled)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-        await runner.cleanup()
 
 
 def attempts_of(ledger: Ledger) -> list[tuple]:
@@ -80,7 +68,7 @@ async def test_what_extra_body_adds_to_the_input_is_in_the_worst_case_and_believ
         return web.json_response({"choices": [{"message": {"content": "hi"}}], "usage": spent})
 
     tools = [{"type": "function", "function": {"name": "search", "description": "Zürich " * 1500}}]
-    async with answering(handle) as base_url:
+    async with raw_server(handle) as base_url:
         asked = worker(base_url, stream="never", extra_body={"tools": tools})
         client = HttpWorkerClient([asked], PRICES, Ledger(tmp_path / "ledger.jsonl"))
         call = await client.call(request())
@@ -173,7 +161,7 @@ async def test_late_first_answer_never_enters_beside_its_retry(tmp_path):
         usage = {"prompt_tokens": 30, "completion_tokens": 7}
         return web.json_response({"choices": [{"message": {"content": f"answer {attempt}"}}], "usage": usage})
 
-    async with answering(handle, is_cancelled=False) as base_url:  # it works to the end, whoever has left
+    async with raw_server(handle, is_cancelled=False) as base_url:  # it works to the end, whoever has left
         config = ClientConfig(attempt_timeout_s=0.2, retry=QUICK)
         client = HttpWorkerClient([worker(base_url)], PRICES, ledger, config, budget=budget)
         call = await client.call(request())
@@ -238,7 +226,7 @@ async def test_unbelievable_usage_is_missing_and_said_once(caplog):
         believed | {"completion_tokens": "7"},
         believed | {"completion_tokens": 0},
     ]
-    async with answering(handle) as base_url:
+    async with raw_server(handle) as base_url:
         client = HttpWorkerClient([worker(base_url, stream="never")], PRICES, None)
         with caplog.at_level(logging.WARNING):
             said = believed
@@ -263,7 +251,7 @@ async def test_moderation_fails_one_call_and_other_refusals_stop_the_run():
         async def handle(req, body=body, status=status):
             return web.json_response(body, status=status)
 
-        async with answering(handle) as base_url:
+        async with raw_server(handle) as base_url:
             client = HttpWorkerClient([worker(base_url)], PRICES, None)
             call = await client.call(request())
             await client.close()

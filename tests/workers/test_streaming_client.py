@@ -20,6 +20,8 @@ from rw.workers.loopback import serve
 from rw.workers.pricing import Price, PriceTable
 from rw.workers.retry import RetryPolicy
 
+from .virtual_client import raw_server
+
 PRICES = PriceTable({"worker_1": Price(2.0, 10.0)})
 NO_RETRIES = RetryPolicy(0, 0, 0, 0, 0, 0, 0)
 CALL = CompletionCall("m", "hi", None, 42, 4096, 0.2, stream=True, include_usage=True)
@@ -48,21 +50,8 @@ async def streaming(send, bodies: list | None = None, content_type: str = "text/
         await send(response.write)
         return response
 
-    async with answering(handle) as base_url:
+    async with raw_server(handle) as base_url:
         yield base_url
-
-
-@contextlib.asynccontextmanager
-async def answering(handle):
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-        await runner.cleanup()
 
 
 def sends(*parts: bytes, pause_s: float = 0.0):
@@ -126,7 +115,7 @@ async def test_streams_share_their_connections():
         await sends(*CHUNKS, DONE)(response.write)
         return response
 
-    async with answering(handle) as base_url:
+    async with raw_server(handle) as base_url:
         client = client_of(base_url)
         for i in range(5):
             await client.call(request(call=i))
@@ -142,7 +131,7 @@ async def test_a_connection_that_was_idle_is_not_used_when_its_server_may_be_clo
         return web.json_response({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]})
 
     monkeypatch.setattr("rw.workers.http._KEPT_S", 0.1)
-    async with answering(handle) as base_url:
+    async with raw_server(handle) as base_url:
         client = client_of(base_url, stream="never")
         for idle_s in (0.0, 0.0, 0.5):
             await asyncio.sleep(idle_s)
@@ -229,7 +218,7 @@ async def test_bodies_over_the_cap_are_cut_off_however_packed(kind, packed):
             await asyncio.sleep(0)
         return response
 
-    async with answering(handle) as base_url:
+    async with raw_server(handle) as base_url:
         call = await one_call(base_url, ClientConfig(max_body_bytes=50_000, retry=NO_RETRIES))
     assert call.failure == "bad_response" and written < 30_000_000
 
@@ -242,7 +231,7 @@ async def test_server_that_ignores_the_wish_works_and_is_not_asked_again(caplog)
         usage = {"prompt_tokens": 30, "completion_tokens": 7}
         return web.json_response({"choices": [{"message": {"content": "plain"}}], "usage": usage})
 
-    async with answering(plain) as base_url:
+    async with raw_server(plain) as base_url:
         client = client_of(base_url)
         with caplog.at_level(logging.WARNING):
             calls = [await client.call(request(call=i)) for i in range(3)]
@@ -260,7 +249,7 @@ async def test_server_that_refuses_streams_is_asked_again_without(caplog):
             return web.json_response({"error": {"message": "stream_options is not permitted"}}, status=400)
         return web.json_response({"choices": [{"message": {"content": "plain"}}]})
 
-    async with answering(refuse) as base_url:
+    async with raw_server(refuse) as base_url:
         client = client_of(base_url, ClientConfig(retry=RetryPolicy(backoff_s=0.01)))
         call = await client.call(request())
         strict = client_of(base_url, stream="always")
@@ -278,7 +267,7 @@ async def test_a_bad_request_is_not_taken_for_a_refusal_to_stream():
         bodies.append(await req.json())
         return web.json_response({"error": {"message": "the upstream model does not exist"}}, status=404)
 
-    async with answering(reject) as base_url:
+    async with raw_server(reject) as base_url:
         client = client_of(base_url)
         calls = [await client.call(request(call=i)) for i in range(2)]
         await client.close()
@@ -299,7 +288,7 @@ async def test_worker_that_drops_usage_from_its_streams_is_not_streamed_any_more
         await sends(*CHUNKS[:-1], DONE)(response.write)
         return response
 
-    async with answering(drop) as base_url:
+    async with raw_server(drop) as base_url:
         client = client_of(base_url)
         with caplog.at_level(logging.WARNING):
             calls = [await client.call(request(call=i)) for i in range(5)]
@@ -323,7 +312,7 @@ async def test_connection_lost_in_the_middle_is_a_reset_and_after_the_end_is_non
         req.transport.abort()
         return response
 
-    async with answering(handle) as base_url:
+    async with raw_server(handle) as base_url:
         client = client_of(base_url)
         cut, whole = await client.call(request("cut")), await client.call(request("whole"))
         await client.close()

@@ -58,11 +58,11 @@ def virtual_client(base_url, ledger=None, config=None, clock=None, **fields) -> 
 
 
 @contextlib.asynccontextmanager
-async def raw_server(handler):
+async def raw_server(handler, is_cancelled: bool = True):
     """A server whose handler writes whatever it likes; yields its base URL."""
     app = web.Application()
     app.router.add_post("/v1/chat/completions", handler)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=is_cancelled)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
