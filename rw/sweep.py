@@ -111,8 +111,7 @@ def run_here(sweep: Sweep, places: Sequence[Mapping[str, str]], command: Command
 
 
 def run_on_slurm(sweep: Sweep, at_once: int, parameters: dict) -> int:
-    """Submits what is neither finished nor submitted already, as one array; returns 0, or UNFINISHED where runs that
-    ended before have failed and are submitted anew."""
+    """Submits what is neither finished nor submitted already, as one array; returns 0 while anything waits or runs."""
     with Workdir(sweep.workdir):
         waiting = submit(sweep.points, sweep.workdir, at_once, parameters)
         code = summarise(sweep)

@@ -22,6 +22,7 @@ from rw.errors import ConfigError
 from rw.evaluation.sweep_results import FINISHED, RUNNING
 from rw.sweep_plan import SweepPoint
 from rw.sweep_state import LOG, forget_outcome, last_words, read_outcome, result_of, write_outcome
+from rw.typed_values import one_line
 
 FOLDER, JOBS = "slurm", "jobs.json"
 SHARED = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "name")
@@ -113,8 +114,9 @@ def submit(
         try:
             with executor.batch():  # one array; unlike map_array, it leaves each job its own `checkpoint`
                 made += [executor.submit(PointJob(str(p.workdir), p.arguments, program)) for p in todo]
-        except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
-            raise ConfigError(f"sbatch refused the jobs: {' '.join(str(error).split())[:300]}") from error
+        except (RuntimeError, subprocess.CalledProcessError, OSError) as error:  # submitit's errors are RuntimeErrors
+            reason = one_line(error)[:300] or "it ended without a word"
+            raise ConfigError(f"sbatch refused the jobs: {reason}") from error
         jobs |= {point.name: job.job_id for point, job in zip(todo, made, strict=True)}
         _write_jobs(folder / JOBS, jobs)
         for point in todo:
@@ -158,7 +160,7 @@ def _goes_on(submitit, folder: pathlib.Path, jobs: Mapping[str, str], point: Swe
 def _read_jobs(path: pathlib.Path) -> dict[str, str]:
     try:
         return dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 

@@ -94,6 +94,25 @@ def test_one_array_is_submitted_and_not_again_while_it_waits(stub):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("sbatch", "said"),
+    [
+        ("echo Invalid account >&2; exit 1", "Invalid account"),
+        ("echo hello", "Could not make sense of sbatch output .hello"),
+        ("kill -9 $$", "it ended without a word"),
+    ],
+)
+def test_an_sbatch_that_refuses_is_said(sbatch, said, stub):
+    pytest.importorskip("submitit")
+    (stub / "bin" / "sbatch").write_text(f"#!/bin/bash\n{sbatch}\n")
+    sweep = FAKED.planned(stub / "sweep")
+    (sweep.workdir / "slurm").mkdir(parents=True)
+    (sweep.workdir / "slurm" / "jobs.json").write_text("[1]")  # a file that holds no jobs
+    with pytest.raises(ConfigError, match=f"sbatch refused the jobs: .*{said}"):
+        submit(sweep.points, sweep.workdir, 2, options([]))
+
+
+@pytest.mark.full
 def test_an_unknown_option_is_refused(stub):
     pytest.importorskip("submitit")
     sweep = FAKED.planned(stub / "sweep")
