@@ -13,13 +13,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from rw import progress
+from rw.arms import conditions
 from rw.cli import Arguments, run_entry
 from rw.cluster import ALONE, Membership, placed
 from rw.config import as_dict, load_config
@@ -100,13 +103,14 @@ def calibrate(
 
 async def run(parts: Parts, router: RouterPlace, queries: int) -> None:
     """Measures and writes, unless that was done."""
-    path, about = parts.workdir.file(FILE), identity(parts, router, queries)
+    asked = training_queries(parts.queries, parts.config.queries_per_batch, queries)
+    path, about = parts.workdir.file(FILE), identity(parts, router, asked)
     if await parts.processes.of_first(path.exists):
         check_same(path, about)
         progress.say(f"{path} is there already: {cost_line(read_reference_cost(path))}")
         return
     await parts.device.run(check_memory, parts.config, None, evaluation_memory)
-    found = describe(await roll_out(parts, router, queries), parts.config.reward.retry_cost)
+    found = describe(await roll_out(parts, router, asked), parts.config.reward.retry_cost)
     parts.interrupts.close()  # all is done; one that is stopped now must not end with another exit code than the first
     if parts.processes.is_first:
         write_reference_cost(path, {**found, **about})
@@ -116,10 +120,9 @@ async def run(parts: Parts, router: RouterPlace, queries: int) -> None:
     parts.journals.discard(scope_of(queries))
 
 
-async def roll_out(parts: Parts, router: RouterPlace, queries: int) -> list[Group]:
+async def roll_out(parts: Parts, router: RouterPlace, asked: Sequence[Query]) -> list[Group]:
     """The groups of all queries, each with its mode forced, sampled as in training."""
-    config, only = parts.config, parts.config.schedule.mode
-    asked = training_queries(parts.queries, config.queries_per_batch, queries)
+    config, only, queries = parts.config, parts.config.schedule.mode, len(asked)
     modes = list(forced_modes(config.seed, 0, queries)) if only is None else [only] * queries
     for query in asked:
         parts.protocol.check_fits(query)
@@ -167,25 +170,30 @@ def training_queries(batches: QueryBatches, size: int, count: int) -> list[Query
     raise DataError(f"--queries {count}: there are {len(found)} different questions to train on; take as many at most")
 
 
-def identity(parts: Parts, router: RouterPlace, queries: int) -> dict[str, Any]:
+def identity(parts: Parts, router: RouterPlace, asked: Sequence[Query]) -> dict[str, Any]:
     """What a calibration depends on, beside what was measured."""
     config, only = parts.config, parts.config.schedule.mode
     return {
-        "queries": queries,
+        "queries": len(asked),
+        "questions": hashlib.sha256(json.dumps([query.prompt for query in asked]).encode()).hexdigest(),
         "rollouts_per_query": config.rollouts_per_query,
         "modes": "forced, balanced" if only is None else f"forced, {only.word} alone",
         "sampling": dataclasses.asdict(config.sampling),
         "seed": config.seed,
         "prices_usd_per_million": {w.id: [w.input_price, w.output_price] for w in parts.endpoints.values()},
+        "retry_cost": config.reward.retry_cost,
+        "conditions": conditions(config),
         "checkpoint": {"path": str(router.path), "about": router.about},
         "config_fingerprint": config_fingerprint(as_dict(config)),
     }
 
 
 def check_same(path: pathlib.Path, about: dict[str, Any]) -> None:
-    """Raises ConfigError where the file there was made otherwise."""
+    """Raises ConfigError where the file there was made otherwise. What an older file does not say is not held against
+    it, nor are keys that rollouts do not depend on."""
     stored = read_reference_cost(path)
-    if changed := [key for key, value in about.items() if key != "config_fingerprint" and stored.get(key) != value]:
+    known = [key for key in about if key in stored and key != "config_fingerprint"]
+    if changed := [key for key in known if stored[key] != about[key]]:
         raise ConfigError(f"{path} was made with other {', '.join(changed)}; take another --workdir, or remove it")
 
 

@@ -147,6 +147,12 @@ def test_a_router_is_calibrated_once_and_a_run_takes_the_result_up(run, warm, tm
     assert "is there already" in again.stdout
     assert len((workdir / "ledger.jsonl").read_text().splitlines()) == len(ledger)
     assert "made with other queries" in run("calibrate", workdir, *flags[:3], "6", expect=2).stderr
+    for key, value, other in (
+        ("protocol.response_budget", 60, "conditions"),
+        ("reward.retry_cost", "reported", "retry_cost"),
+    ):
+        changed = run("calibrate", workdir, *flags, f"--config.{key}={value}", expect=2)
+        assert f"made with other {other};" in changed.stderr
     overrides = ["--config.init.source=params", f"--config.init.path={warm}", "--config.steps=1"]
     cost = [f"--config.reward.reference_cost_usd={DEFAULT}"]
     cost.append(f"--config.reward.reference_cost_file={workdir / 'reference_cost.json'}")
