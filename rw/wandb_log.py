@@ -73,6 +73,7 @@ class WandbLog:
 
     def _main(self) -> None:
         try:
+            _write_state(self._workdir / STATE, self._state)  # before anyone is told the id
             run = self._begin()
             while True:
                 goes_on = self._work.get()
@@ -129,13 +130,11 @@ def _is_number(value: Any) -> bool:
 def _read_state(path: pathlib.Path) -> dict[str, Any]:
     try:
         state = json.loads(path.read_bytes())
-        if isinstance(state["id"], str) and isinstance(state["sent"], dict):
+        if isinstance(state["id"], str) and all(isinstance(step, int) for step in state["sent"].values()):
             return state
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # a run that begins, or a file that is of no use
-    state = {"id": uuid.uuid4().hex[:16], "sent": {}}
-    _write_state(path, state)
-    return state
+    return {"id": uuid.uuid4().hex[:16], "sent": {}}
 
 
 def _write_state(path: pathlib.Path, state: Mapping[str, Any]) -> None:

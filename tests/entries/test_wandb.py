@@ -104,6 +104,23 @@ def test_what_goes_wrong_is_said_once_and_stops_nothing(broken, service, tmp_pat
     assert "metrics.jsonl has them all" in record.message and "\n" not in record.message
 
 
+@pytest.mark.parametrize("text", ["[]", '{"id": "x", "sent": {"metrics.jsonl": null}}', '{"id": "x", "sent": 3}', "{"])
+def test_a_state_of_no_use_begins_anew(text, service, tmp_path):
+    (tmp_path / "wandb.json").write_text(text)
+    write(tmp_path, [1])
+    log = WandbLog("rw", tmp_path, {}, step=1)
+    log.close()
+    state = json.loads((tmp_path / "wandb.json").read_text())
+    assert state == {"id": log.run_id, "sent": {"metrics.jsonl": 1}} and log.run_id != "x"
+
+
+def test_a_state_that_cannot_be_written_stops_nothing(service, tmp_path, caplog):
+    (tmp_path / "wandb.tmp").mkdir()
+    log = WandbLog("rw", tmp_path, {})
+    log.close()
+    assert "wandb gets no rows" in caplog.text
+
+
 def test_a_service_that_hangs_is_left_behind(service, tmp_path, caplog):
     service.hanging = threading.Event()
     log = WandbLog("rw", tmp_path, {})
