@@ -46,7 +46,7 @@ def multilayer_perceptron(vectors: np.ndarray, scores: np.ndarray, seed: int) ->
     network = MLPRegressor(  # alpha: questions are few, and far less learns them by heart
         hidden_layer_sizes=(HIDDEN,), alpha=1.0, learning_rate_init=3e-3, max_iter=200, random_state=seed
     )
-    _quietly(network, vectors, scores)
+    _quietly(network, vectors, scores if scores.shape[1] > 1 else scores.ravel())
     return lambda asked: network.predict(asked).reshape(len(asked), -1)
 
 

@@ -58,6 +58,13 @@ def test_workers_that_are_never_right_or_always_can_be_learnt_from(name, embeddi
     assert router.choose(TEST.texts).tolist() == [1] * 16
 
 
+@pytest.mark.parametrize("name", FITS)
+@pytest.mark.filterwarnings("error")
+def test_of_one_worker_there_is_nothing_to_learn_and_nothing_to_warn_of(name, embedding):
+    alone = ResponseMatrix(WORKERS[:1], TRAIN.questions, tuple(row[:1] for row in TRAIN.cells))
+    assert LearnedRouter(name, alone, embedding, seed=0).choose(TEST.texts).tolist() == [0] * 16
+
+
 def test_neighbours_that_say_the_same_of_two_workers_leave_it_to_the_cost(embedding):
     alike = tuple((Cell(1.0, True, 3e-6), Cell(1.0, True, 2e-6), Cell(0.0, False, 1e-6)) for _ in TRAIN.cells)
     router = LearnedRouter("knn", dataclasses.replace(TRAIN, cells=alike), embedding, seed=0)
