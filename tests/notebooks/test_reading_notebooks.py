@@ -121,3 +121,16 @@ def test_trajectories_of_an_evaluation_are_shown_too(tmp_path):
         "trajectories", tmp_path, lambda source: source.replace("notebooks/data/step_000060.jsonl.xz", str(path))
     )
     assert sum(output["output_type"] == "display_data" for output in made) == 2  # two graphs and no strips
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_curves_of_runs_that_were_never_validated_and_of_many_labels(tmp_path):
+    def change(source):
+        others = 'for file in UNPACKED.glob("no_comet*/validation.jsonl"):\n    file.unlink()\n'
+        others += 'RUNS |= {f"again {k}": RUNS["without it"] for k in range(4)}\n'
+        return source.replace("COLOURS = (", f"{others}COLOURS = (")
+
+    made = run_copy("training_curves", tmp_path, change)
+    text = "".join("".join(output["text"]) for output in made if output["output_type"] == "stream")
+    assert text.count("180 steps  no validation") == 10 and text.count("best validation") == 2
