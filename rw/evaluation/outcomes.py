@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+import typing
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -149,17 +151,53 @@ def read_arm(path: str | os.PathLike[str]) -> ArmResult:
         results = []
         for number, line in enumerate(lines[1:], start=1):  # noqa: B007, the error below names it
             if line:
-                record = json.loads(line)
-                results.append(Outcome(**{**record, "workers": tuple(record["workers"])}))
+                results.append(_outcome(json.loads(line)))
+        if len(results) != about.get("queries", len(results)):
+            raise ValueError(f"{len(results)} of {about['queries']} questions are there")
         return ArmResult(about.pop("arm"), about, tuple(results))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} line {number + 1}: not an evaluation ({type(error).__name__}: {error})") from error
 
 
+_NUMBERS = ("cost_usd", "score", "latency_s")  # may be written without a point
+_TYPES = {
+    name: hint | int if name in _NUMBERS else hint
+    for name, hint in typing.get_type_hints(Outcome).items()
+    if name != "workers"
+}
+
+
+def _outcome(record: Mapping[str, Any]) -> Outcome:
+    """The outcome of a line; ValueError or TypeError where it holds what none can."""
+    if not isinstance(record["workers"], list) or not all(isinstance(worker, str) for worker in record["workers"]):
+        raise TypeError(f"workers {record['workers']!r} is no list of names")
+    found = Outcome(**{**record, "workers": tuple(record["workers"])})
+    for name, types in _TYPES.items():
+        if not isinstance(getattr(found, name), types):
+            raise TypeError(f"{name} {getattr(found, name)!r} is of another type than {types}")
+    if found.score is not None and not 0 <= found.score <= 1:
+        raise ValueError(f"score {found.score} is not in [0, 1]")
+    for name in ("cost_usd", "latency_s"):
+        value = getattr(found, name)
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{name} {value} is no number")
+    Status(found.status)
+    return found
+
+
 def read_arms(workdir: str | os.PathLike[str]) -> dict[str, ArmResult]:
-    """All arms of a run by name, in order of name; empty where nothing was evaluated."""
-    results: Sequence[ArmResult] = [read_arm(path) for path in sorted((pathlib.Path(workdir) / FOLDER).glob("*.jsonl"))]
-    return {result.arm: result for result in results}
+    """All arms of a run by name, in order of name; empty where nothing was evaluated.
+
+    Raises:
+        DataError: an arm's file is damaged, or two files hold one arm.
+    """
+    results: dict[str, ArmResult] = {}
+    for path in sorted((pathlib.Path(workdir) / FOLDER).glob("*.jsonl")):
+        result = read_arm(path)
+        if result.arm in results:
+            raise DataError(f"{path} holds arm {result.arm!r}, as another file beside it does: remove one of them")
+        results[result.arm] = result
+    return results
 
 
 def named_arms(reference: str) -> tuple[pathlib.Path, dict[str, ArmResult]]:

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from rw.errors import DataError
-from rw.evaluation.outcomes import ArmResult, Outcome, arm_path, outcome, read_arm, worker_latency_s, write_arm
+from rw.evaluation.outcomes import (
+    ArmResult,
+    Outcome,
+    arm_path,
+    outcome,
+    read_arm,
+    read_arms,
+    worker_latency_s,
+    write_arm,
+)
 from rw.types import (
     CallStatus,
     Group,
@@ -94,4 +103,33 @@ def test_a_field_that_no_outcome_has_is_refused(tmp_path):
     path.parent.mkdir()
     path.write_text('{"arm": "trained"}\n{"query_id": "q1", "colour": 1, "workers": []}\n')
     with pytest.raises(DataError, match="line 2"):
+        read_arm(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"cost_usd": "much"}, "cost_usd"),
+        ({"cost_usd": float("nan")}, "cost_usd nan is no number"),
+        ({"score": 2.5}, "score 2.5 is not in"),
+        ({"correct": "yes"}, "correct"),
+        ({"workers": "worker_1"}, "workers"),
+        ({"status": "odd"}, "'odd' is not a valid Status"),
+    ],
+)
+def test_a_line_that_no_question_can_leave_is_refused(tmp_path, changes, said):
+    path = write_arm(tmp_path, ArmResult("trained", {"queries": 1}, (measured(call("n1", 1, 0.5)),)))
+    header, line = path.read_text().splitlines()
+    path.write_text(f"{header}\n{json.dumps(json.loads(line) | changes)}\n")
+    with pytest.raises(DataError, match=f"line 2: not an evaluation .*{said}"):
+        read_arm(path)
+
+
+def test_an_arm_that_was_cut_or_is_there_twice_is_refused(tmp_path):
+    path = write_arm(tmp_path, ArmResult("trained", {"queries": 1}, (measured(call("n1", 1, 0.5)),)))
+    (path.parent / "copy.jsonl").write_text(path.read_text())
+    with pytest.raises(DataError, match="trained.jsonl holds arm 'trained', as another file"):
+        read_arms(tmp_path)
+    path.write_text(path.read_text().splitlines()[0])
+    with pytest.raises(DataError, match="0 of 1 questions are there"):
         read_arm(path)

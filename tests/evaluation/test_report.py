@@ -173,7 +173,7 @@ def test_what_cannot_be_read_or_written_ends_the_command_in_one_line(made, tmp_p
 def test_arms_of_other_questions_end_the_command_in_one_line(made, tmp_path, capsys):
     workdir = made.whole_run(tmp_path / "run", count=10)
     arm = read_arm(workdir / "evaluation" / "oracle.jsonl")
-    write_arm(workdir, type(arm)(arm.arm, arm.about, arm.outcomes[:-1]))
+    write_arm(workdir, type(arm)(arm.arm, {**arm.about, "queries": 9}, arm.outcomes[:-1]))
     assert cli.main(["report", str(workdir)]) == 2
     assert "'trained' and 'oracle' answer different questions" in capsys.readouterr().err
 
