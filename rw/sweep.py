@@ -27,10 +27,10 @@ from rw.evaluation.sweep_report import has_settings, point_table, setting_table,
 from rw.evaluation.sweep_results import FINISHED, settings
 from rw.evaluation.table import Table, print_one, terminal
 from rw.interrupts import Interrupts, StopRequested, run_in_loop
-from rw.sweep_local import Command, LocalRuns, places_of, train_command
-from rw.sweep_plan import SweepPoint, plan, read_sweep
-from rw.sweep_slurm import options, submit
-from rw.sweep_state import result_of
+from rw.sweeps.local import Command, LocalRuns, places_of, train_command
+from rw.sweeps.plan import SweepPoint, plan, read_sweep
+from rw.sweeps.slurm import options, submit
+from rw.sweeps.state import result_of
 from rw.workdir import Workdir
 
 BACKENDS = ("local", "slurm", "print")

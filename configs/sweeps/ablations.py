@@ -6,7 +6,7 @@ configs/ablations/variants.py says what each is. `alpha_0` is the run as it is; 
 reward are left to configs/sweeps/alpha.py, and `router_r1`, at α = 0 the same run as `multi`, is left out.
 """
 
-from rw.sweep_points import product, seeds, values
+from rw.sweeps.points import product, seeds, values
 
 VARIANTS = ("alpha_0", "no_comet", "no_progressive", "no_support", "single", "multi", "agentic", "plain_grpo")
 

@@ -6,7 +6,7 @@ RouteWeaver, section 1: with α = 0.1 the Workers cost 23 % less and accuracy fa
 every run starts from the initial router and has a cold start of its own.
 """
 
-from rw.sweep_points import product, seeds, values
+from rw.sweeps.points import product, seeds, values
 
 
 def get_sweep():

@@ -5,7 +5,7 @@
 The draws are those of seed 0: more of them later keep the first eight.
 """
 
-from rw.sweep_points import log_uniform, random, uniform
+from rw.sweeps.points import log_uniform, random, uniform
 
 
 def get_sweep():

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from rw.sweep_child import end_with_parent
+from rw.sweeps.child import end_with_parent
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 TINY = str(ROOT / "tests" / "data" / "configs" / "tiny.py")
@@ -22,7 +22,7 @@ OVERRIDES = (("evaluation.arms", "('trained',)"), ("evaluation.test_queries", "4
 
 def planned(workdir):
     from rw.sweep import Sweep
-    from rw.sweep_plan import plan
+    from rw.sweeps.plan import plan
 
     points = plan(TINY, POINTS, workdir, OVERRIDES)
     return Sweep("fake of tiny", pathlib.Path(workdir), points, ("rw", "sweep"))
@@ -30,7 +30,7 @@ def planned(workdir):
 
 def command(seconds, fails=""):
     """What runs a point; called by the sweep, in whose process its id is right."""
-    from rw.sweep_plan import recorded
+    from rw.sweeps.plan import recorded
 
     def made(point):
         config = point.workdir / "planned.json"

@@ -16,10 +16,10 @@ from rw.errors import ConfigError
 from rw.estimate import Estimate, Phase, Range
 from rw.evaluation.sweep_results import FAILED, FINISHED
 from rw.sweep import estimate_all, run_here
-from rw.sweep_local import places_of
-from rw.sweep_plan import as_text, plan, point_names, read_sweep, recorded
-from rw.sweep_points import chain, choice, log_uniform, product, random, seeds, uniform, values, zipped
-from rw.sweep_state import end_words, is_locked, last_words, read_outcome, result_of
+from rw.sweeps.local import places_of
+from rw.sweeps.plan import as_text, plan, point_names, read_sweep, recorded
+from rw.sweeps.points import chain, choice, log_uniform, product, random, seeds, uniform, values, zipped
+from rw.sweeps.state import end_words, is_locked, last_words, read_outcome, result_of
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 FAKE = pathlib.Path(__file__).parent / "fake_sweep.py"
@@ -153,7 +153,7 @@ def command_line(path, *flags):
 def alpha_file(tmp_path):
     path = tmp_path / "few.py"
     path.write_text(
-        "from rw.sweep_points import values\n\n\ndef get_sweep():\n"
+        "from rw.sweeps.points import values\n\n\ndef get_sweep():\n"
         "    return values('reward.efficiency_weight', (0.0, 0.5))\n"
     )
     return path

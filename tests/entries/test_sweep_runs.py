@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-SWEEP = """from rw.sweep_points import product, seeds, values
+SWEEP = """from rw.sweeps.points import product, seeds, values
 
 
 def get_sweep():

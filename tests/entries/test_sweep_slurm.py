@@ -12,8 +12,8 @@ import pytest
 from rw import cli
 from rw.errors import ConfigError
 from rw.evaluation.sweep_results import FINISHED
-from rw.sweep_slurm import PointJob, options, submit
-from rw.sweep_state import read_outcome, result_of
+from rw.sweeps.slurm import PointJob, options, submit
+from rw.sweeps.state import read_outcome, result_of
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 FAKE = pathlib.Path(__file__).parent / "fake_sweep.py"
@@ -149,7 +149,7 @@ def wait_for(condition, seconds=60):
 @pytest.mark.full
 def test_the_command_submits_and_returns(stub, capsys):
     pytest.importorskip("submitit")
-    (stub / "few.py").write_text("from rw.sweep_points import seeds\n\n\ndef get_sweep():\n    return seeds(2)\n")
+    (stub / "few.py").write_text("from rw.sweeps.points import seeds\n\n\ndef get_sweep():\n    return seeds(2)\n")
     flags = ["--sweep", str(stub / "few.py"), "--workdir", str(stub / "out"), "--backend", "slurm", "--processes", "1"]
     assert cli.main(["sweep", "--config", FAKED.TINY, *flags, "--slurm", "partition=gpu"]) == 0
     assert "2 points wait or run" in capsys.readouterr().out

@@ -14,7 +14,7 @@ import signal
 from rw.errors import RwError
 from rw.evaluation.sweep_results import FAILED, FINISHED, RUNNING, STOPPED, WAITING, PointResult, measured_run
 from rw.learner.checkpoint import config_changes
-from rw.sweep_plan import SweepPoint, recorded
+from rw.sweeps.plan import SweepPoint, recorded
 from rw.workdir import LOCK
 
 LOG = "sweep.log"  # in a point's directory: what its run printed, of all its tries

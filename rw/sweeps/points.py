@@ -1,6 +1,6 @@
 """The points of a sweep, made from small functions: what a sweep file's `get_sweep()` returns.
 
-    from rw.sweep_points import product, seeds, values
+    from rw.sweeps.points import product, seeds, values
 
     def get_sweep():
         return product(values("reward.efficiency_weight", (0.0, 0.1, 0.3, 0.5)), seeds(3))

@@ -1,6 +1,6 @@
 """One training run of a sweep: `rw train` in a process that ends in order when the sweep that started it is killed.
 
-python -m rw.sweep_child PARENT_PID --config FILE ...
+python -m rw.sweeps.child PARENT_PID --config FILE ...
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from rw import progress
 from rw.errors import ConfigError
 from rw.evaluation.sweep_results import FAILED, FINISHED
-from rw.sweep_plan import SweepPoint
-from rw.sweep_state import LOG, end_words, forget_outcome, is_locked, last_words, result_of, write_outcome
+from rw.sweeps.plan import SweepPoint
+from rw.sweeps.state import LOG, end_words, forget_outcome, is_locked, last_words, result_of, write_outcome
 from rw.typed_values import one_line
 
 Command = Callable[[SweepPoint], list[str]]  # what runs a point
@@ -26,7 +26,7 @@ FIRST_LOOK_S = 5.0  # a run that was stopped with the sweep before needs a momen
 
 def train_command(point: SweepPoint) -> list[str]:
     """`rw train` of a point, which ends when this process does."""
-    return [sys.executable, "-m", "rw.sweep_child", str(os.getpid()), *point.arguments]
+    return [sys.executable, "-m", "rw.sweeps.child", str(os.getpid()), *point.arguments]
 
 
 def places_of(processes: int, gpus: Sequence[str] = ()) -> list[dict[str, str]]:

@@ -20,8 +20,8 @@ from typing import Any
 from rw import progress
 from rw.errors import ConfigError
 from rw.evaluation.sweep_results import FINISHED, RUNNING
-from rw.sweep_plan import SweepPoint
-from rw.sweep_state import LOG, forget_outcome, last_words, read_outcome, result_of, write_outcome
+from rw.sweeps.plan import SweepPoint
+from rw.sweeps.state import LOG, forget_outcome, last_words, read_outcome, result_of, write_outcome
 from rw.typed_values import one_line
 
 FOLDER, JOBS = "slurm", "jobs.json"
@@ -34,7 +34,7 @@ GRACE_S = 25.0
 class PointJob:
     """What a job does: `rw train` of a point, whose end it notes as a sweep on one machine does."""
 
-    def __init__(self, workdir: str, arguments: Sequence[str], program: Sequence[str] = ("-m", "rw.sweep_child")):
+    def __init__(self, workdir: str, arguments: Sequence[str], program: Sequence[str] = ("-m", "rw.sweeps.child")):
         """`program`: what this Python runs, given the id of this process and the arguments."""
         self.workdir, self.arguments, self.program = workdir, list(arguments), list(program)
         self._process: subprocess.Popen | None = None
@@ -87,7 +87,7 @@ def submit(
     at_once: int,
     parameters: Mapping[str, Any],
     cluster: str = "slurm",
-    program: Sequence[str] = ("-m", "rw.sweep_child"),
+    program: Sequence[str] = ("-m", "rw.sweeps.child"),
 ) -> int:
     """Submits every point that is neither finished nor on its way, as one array; returns how many are on their way.
 

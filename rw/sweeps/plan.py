@@ -18,7 +18,7 @@ from rw.config import as_dict, load_config, load_python
 from rw.config_path import split_name
 from rw.errors import ConfigError, RwError
 from rw.run_config import RunConfig
-from rw.sweep_points import VARIANT
+from rw.sweeps.points import VARIANT
 from rw.typed_values import one_line
 
 LONGEST_NAME = 120  # bytes; file systems end at 255
@@ -54,7 +54,7 @@ def read_sweep(path: str) -> list[dict[str, Any]]:
     if not isinstance(points, Sequence) or not points or not all(isinstance(point, Mapping) for point in points):
         raise ConfigError(
             f"sweep file {path}: get_sweep() must return a list of mappings from dotted keys to values, one at least; "
-            "rw/sweep_points.py has functions that make one"
+            "rw/sweeps/points.py has functions that make one"
         )
     if odd := sorted({str(key) for point in points for key in point if not isinstance(key, str) or not key}):
         raise ConfigError(f"sweep file {path}: keys must be text like 'reward.efficiency_weight', not {odd[0]!r}")
