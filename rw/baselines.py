@@ -90,6 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if any(word.partition("=")[0] == "--outcomes" for word in argv):
         argv += [] if any(word.partition("=")[0] == "--config" for word in argv) else ["--config", OUTCOMES[0]]
         return run_entry("baselines", argv, _on_outcomes, add_flags=_add_flags)
+    if not argv:
+        print("rw baselines: error: give --config FILE, or --outcomes llmrouter9 for recorded scores", file=sys.stderr)
+        return 2
     return run_entry("baselines", argv, _on_config, functools.partial(_on_config, dry_run=True), _add_flags)
 
 

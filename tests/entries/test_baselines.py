@@ -186,6 +186,12 @@ def test_of_a_matrix_that_is_there_nothing_is_estimated(done, capsys):
     assert "matrix of" not in said and "knn_multi" in said
 
 
+def test_without_config_or_outcomes_both_ways_are_named(capsys):
+    assert cli.main(["baselines"]) == 2
+    said = capsys.readouterr().err
+    assert "--config FILE" in said and "--outcomes llmrouter9" in said
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
