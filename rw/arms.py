@@ -82,11 +82,18 @@ class Arms:
         """
         if not self.parts.processes.is_first:
             return
+        moved = []
         for path in sorted(arm_path(self.parts.workdir.path, "_").parent.glob("*.jsonl")):
             if self._read(path.stem, {**self.questions, **expected(path.stem)}) is None:
                 said = trajectories_path(self.parts.workdir.path, path.stem)
                 _move(path, path.parent / "superseded" / path.name)
                 _move(said, path.parent / "superseded" / said.parent.name / said.name)
+                moved.append(path.stem)
+        if moved:
+            progress.say(
+                "moved to evaluation/superseded/, since they have other questions, conditions or another router: "
+                f"{', '.join(moved)}; a --workdir of its own keeps each evaluation"
+            )
 
     async def answer(self, arm: str, about: Mapping[str, Any], rolled_out: RolledOut) -> None:
         """Answers all questions and keeps what became of them, unless that is there already."""

@@ -127,13 +127,14 @@ def test_what_is_kept_is_not_answered_again_and_prices_only_rewrite_its_header(w
     assert results == [(workdir, ())]
 
 
-def test_another_router_other_questions_and_another_protocol_are_noticed(whole, other, tmp_path):
+def test_another_router_other_questions_and_another_protocol_are_noticed(whole, other, tmp_path, capsys):
     workdir = copied(whole, tmp_path)
     first, superseded = answers(workdir), workdir / "evaluation" / "superseded"
     main(arguments(ROOT, workdir, "--arms", "trained", checkpoint=other))
     header, _ = arm(workdir, "trained")
     assert header["step"] == 7 and header["router"]["fingerprint"] != first["trained.jsonl"][0]["router"]["fingerprint"]
     assert arms(workdir) == ["trained", "warm_start"]  # the router of the others has gone
+    assert f"another router: {', '.join((*FORCED, 'trained'))}; a --workdir" in capsys.readouterr().out
     for folder in (superseded, superseded / "trajectories"):
         assert {path.stem for path in folder.glob("*.jsonl")} == {"trained", *FORCED}
     for changed in ({"evaluation__test_queries": 5}, {"evaluation__test_queries": 5, "protocol__response_budget": 479}):
