@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("       rw calibrate --config FILE --checkpoint PATH [--queries N] [--rollouts K] [--workdir DIR] [...]")
         print("       rw baselines --config FILE | --outcomes llmrouter9 [--only A,B] [--yes] [--dry-run] [...]")
         print("       rw doctor --config FILE [--no-spend] [--config.a.b=v ...]")
-        print("       rw report WORKDIR... [--out DIR]")
+        print("       rw report WORKDIR... [--out DIR] [--against WORKDIR[:ARM] ...]")
         print("       rw convert --from-hf DIR --to PATH | --from PATH|WORKDIR --to-hf DIR [--dtype D] [--overwrite]")
         print("       rw data prepare --dataset NAME --input FILE|DIR|hub --output FILE [...]")
         print("       rw score --dataset NAME --queries FILE --responses FILE --output FILE [...]")

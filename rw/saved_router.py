@@ -139,7 +139,10 @@ def find_router(path: str | os.PathLike, step: int | None = None) -> RouterPlace
     if (path / LOCK).is_file():
         raise CheckpointError(f"{path} is the working directory of a run that has not come to its first step yet")
     if not path.exists():
-        raise CheckpointError(f"no parameters at {path}; correct the path, or make them first")
+        raise CheckpointError(
+            f"no parameters at {path}; correct the path, or make them first (the word quickstart alone names those "
+            "that come with rw)"
+        )
     run = next((found for found in map(_run_config, path.absolute().parents[:2]) if found), None)
     files = files_beside(path) or (files_beside(path.parent.parent / "reference") if run else None)
     return RouterPlace(path, "saved parameters", files=files, run_config=run)

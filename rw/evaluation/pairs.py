@@ -82,6 +82,7 @@ def check_draws(first: ArmResult, second: ArmResult) -> None:
             raise DataError(
                 f"arms {first.arm!r} and {second.arm!r} answer questions of another {key} ({values[0]} and "
                 f"{values[1]}): compare evaluations of the same draw"
+                + (", which --config.seed or --config.evaluation.test_seed decides" if key == "draw_seed" else "")
             )
 
 

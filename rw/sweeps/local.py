@@ -74,6 +74,7 @@ class LocalRuns:
         try:
             await self._free(point)
             self._running[point.name] = point
+            progress.say(f"{point.name}: begins; {point.workdir / LOG} has what it says")
             try:
                 code, words = await self._try(point, place)
             finally:

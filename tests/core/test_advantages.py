@@ -321,7 +321,7 @@ def test_advantages_are_found_by_name_by_path_or_as_they_are():
         ("nowhere.to_be_found:f", "nowhere"),
         ("rw.core.advantages:nothing", "nothing"),
         ("rw.core.advantages:ADVANTAGES", "not a function"),
-        (":f", "cannot be loaded"),
+        (":f", "not of the form"),
     ],
 )
 def test_unknown_advantages_are_refused_in_one_line(name, message):

@@ -89,7 +89,9 @@ def test_a_continued_run_goes_on_under_its_id_with_what_was_not_sent(service, tm
     assert [row["step"] for row in service.logged] == [1, 2, 3, 2]
     other = tmp_path / "other"
     other.mkdir()
-    assert WandbLog("rw", other, {}).run_id != first.run_id
+    apart = WandbLog("rw", other, {})
+    apart.close()
+    assert apart.run_id != first.run_id
 
 
 @pytest.mark.parametrize("broken", ["init", "log"])

@@ -22,9 +22,9 @@ from .virtual_client import COST_USD, PRICES, echo, endpoint, free_port, raw_ser
 
 
 async def test_more_calls_than_permits_all_succeed_and_the_queue_is_not_charged():
-    server = await serve(echo, latency=lambda call: 0.4)
-    # Four waves of 0.4 s: a deadline that counted the queue would end the last one.
-    config = ClientConfig(attempt_timeout_s=1.5, call_deadline_s=1.5, retry=RetryPolicy(timeout=0))
+    server = await serve(echo, latency=lambda call: 0.7)
+    # Four waves of 0.7 s: a deadline that counted the queue would end the last one.
+    config = ClientConfig(attempt_timeout_s=2.7, call_deadline_s=2.7, retry=RetryPolicy(timeout=0))
     client = HttpWorkerClient([endpoint(server.base_url, max_concurrent=64)], PRICES, None, config)
     calls = await asyncio.gather(*(client.call(request(f"q{i}", call=i)) for i in range(256)))
     assert client.in_flight == {"worker_1": 0}
@@ -32,7 +32,7 @@ async def test_more_calls_than_permits_all_succeed_and_the_queue_is_not_charged(
     await server.close()
     assert [call.output for call in calls] == [f"echo q{i}" for i in range(256)]
     assert server.requests == 256
-    assert max(call.queue_wait_s + call.latency_s for call in calls) > 1.5 > max(call.latency_s for call in calls)
+    assert max(call.queue_wait_s + call.latency_s for call in calls) > 2.7 > max(call.latency_s for call in calls)
 
 
 async def test_in_flight_requests_never_exceed_the_limit():
