@@ -159,6 +159,7 @@ def test_ratio_is_one_and_the_sampler_agrees_with_the_learner(reference):
         assert row["sampler/logp_diff/max"] < 1e-3
 
 
+@pytest.mark.full
 def test_two_runs_with_shuffled_worker_latencies_are_bitwise_equal(reference, run, warm, tmp_path):
     workdir = tmp_path / "run"
     run(

@@ -62,6 +62,7 @@ def notebook(environment, tmp_path):
     return start
 
 
+@pytest.mark.full
 def test_a_run_with_a_function_as_an_object(notebook, tmp_path):
     lines = notebook(0.5, 1)
     assert any(line.startswith("step 1/1 free") for line in lines)
