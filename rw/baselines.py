@@ -48,7 +48,13 @@ from rw.initial import initial_router
 from rw.matrix_episodes import copying_script, matrix_questions, recorded_matrix, saved_matrix
 from rw.parts import Parts, run_interruptible
 from rw.processes import Processes
-from rw.questions import file_questions, generalisation_queries, held_out_queries, recorded_questions
+from rw.questions import (
+    file_questions,
+    generalisation_queries,
+    held_out_queries,
+    recorded_questions,
+    spread_over_sets,
+)
 from rw.run_config import RunConfig
 from rw.sampler.scripted import ScriptedSampler
 from rw.simulation import queries as simulated_queries
@@ -309,11 +315,7 @@ def train_questions(config: RunConfig, count: int | None) -> list[Query]:
     known = recorded_questions(config)[0] if config.data.source == "nq6" else file_questions(config.data).train
     if (count or 0) > len(known):
         raise DataError(f"--train-queries {count} is more than the {len(known)} training questions")
-    by_set: dict[str, list[int]] = {}
-    for place, query in enumerate(known):
-        by_set.setdefault(query.dataset, []).append(place)
-    in_turn = sorted((rank, place) for places in by_set.values() for rank, place in enumerate(places))
-    return [known[place] for place in sorted(place for _, place in in_turn[: count or TRAIN_QUERIES])]
+    return spread_over_sets(known, count or TRAIN_QUERIES)
 
 
 def embedding_of(encoder: str) -> Embed:

@@ -266,15 +266,7 @@ async def open_parts(
         stack.callback(device.close)
         prompts = Prompts.load(config.protocol.templates)
         protocol = RouterProtocol(codec, prompts, cards, config.protocol)
-        queries = query_batches(config)
-        train = check_prompts(protocol, queries, config.steps if trains else 0, config.queries_per_batch)
-        validation, test = held_out_queries(config)
-        held_out = generalisation_queries(config)
-        for query in (*validation, *test, *held_out):
-            protocol.check_fits(query)
-        asked = (*train, *validation, *test, *held_out)
-        check_scorers(config, asked)
-        check_isolation(config, asked)
+        queries, validation, test, held_out = checked_questions(config, protocol, trains)
         yield Parts(
             config=config,
             workdir=workdir,
@@ -300,6 +292,21 @@ async def open_parts(
             spent_by_retired=retired,
             spent_by_others=processes.others(await processes.exchange(ledger.spent)),
         )
+
+
+def checked_questions(
+    config: RunConfig, protocol: RouterProtocol, trains: bool
+) -> tuple[QueryBatches, list[Query], list[Query], list[Query]]:
+    """(batches to train on, validation, test, held out); raises where one of them could not be asked or judged."""
+    queries, (validation, test) = query_batches(config), held_out_queries(config)
+    held_out = generalisation_queries(config)
+    train = check_prompts(protocol, queries, config.steps if trains else 0, config.queries_per_batch)
+    for query in (*validation, *test, *held_out):
+        protocol.check_fits(query)
+    asked = (*train, *validation, *test, *held_out)
+    check_scorers(config, asked)
+    check_isolation(config, asked)
+    return queries, validation, test, held_out
 
 
 def spent_by_retired(workdir: Workdir, processes: Processes) -> Spent:

@@ -202,15 +202,20 @@ def _normalised(query: Query) -> str:
     return normalised(without_line(query.prompt)) or query.prompt
 
 
-def _spread(queries: Sequence[Query], size: int, name: str) -> list[Query]:
-    """The first `size` questions, as many of each data set as can be, in the order of the files."""
-    if size > len(queries):
-        raise DataError(f"evaluation.{name}_queries={size} is more than the {len(queries)} of data.{name}_files")
+def spread_over_sets(queries: Sequence[Query], size: int) -> list[Query]:
+    """The first `size` questions, as many of each data set as can be, in the given order."""
     by_set: dict[str, list[int]] = {}
     for place, query in enumerate(queries):
         by_set.setdefault(query.dataset, []).append(place)
     in_turn = sorted((rank, place) for places in by_set.values() for rank, place in enumerate(places))
     return [queries[place] for place in sorted(place for _, place in in_turn[:size])]
+
+
+def _spread(queries: Sequence[Query], size: int, name: str) -> list[Query]:
+    """So many questions of the files; DataError where there are fewer."""
+    if size > len(queries):
+        raise DataError(f"evaluation.{name}_queries={size} is more than the {len(queries)} of data.{name}_files")
+    return spread_over_sets(queries, size)
 
 
 def check_prompts(protocol: RouterProtocol, queries: QueryBatches, batches: int, size: int) -> list[Query]:
