@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
+import logging
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -30,6 +32,8 @@ from rw.sampler.turns import TurnRecorder
 from rw.types import PublishedWeights
 
 __all__ = ["EngineConfig", "SamplerEngine"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(eq=False)
@@ -57,7 +61,8 @@ class EngineCounters:
     evictions: int = 0
     failed_turns: int = 0
     device_s: float = 0.0  # waiting for ticks, the queue before the device thread included
-    idle_s: float = 0.0  # nothing was runnable
+    idle_s: float = 0.0  # nothing was runnable, and nothing else was done
+    idle_work_s: float = 0.0  # nothing was runnable, and other work had the device
 
 
 class SamplerEngine:
@@ -91,6 +96,7 @@ class SamplerEngine:
         self._between_ticks = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._idle_work: Callable[[], bool] | None = None
         self._counters = EngineCounters()
         self._evictions_read, self._compiled_read = 0, compiled_programs()
 
@@ -138,6 +144,20 @@ class SamplerEngine:
             self._weights = None
             await self._device.run(self._pool.drop)
             self._table.forget_caches()
+
+    def while_idle(self, work: Callable[[], bool] | None) -> None:
+        """Lends the device thread to `work` whenever no turn is runnable; None takes it back.
+
+        A call does one bounded piece, since a turn that becomes runnable waits for its end, and returns False where
+        there is none now; `wake` says that there may be one again. It keeps its own errors: one that it raises ends the
+        lending and is only logged.
+        """
+        self._idle_work = work
+        self.wake()
+
+    def wake(self) -> None:
+        """Has the engine look again for something to do."""
+        self._wake.set()
 
     async def release(self, episode: EpisodeId) -> None:
         """Frees the episode's slot and ends its running turn, if any; unknown episodes are ignored."""
@@ -229,10 +249,24 @@ class SamplerEngine:
                 self._table.forget_caches()
                 self._pool.drop()
                 worked = False
-            if not worked:
+            if not worked and not await self._work_while_idle():
                 start = time.monotonic()
                 await self._wake.wait()
                 self._counters.idle_s += time.monotonic() - start
+
+    async def _work_while_idle(self) -> bool:
+        """Has one piece of other work done, where some was lent the device; whether it was."""
+        if self._idle_work is None or self._wake.is_set():  # a turn has come meanwhile, and goes first
+            return self._wake.is_set()
+        start = time.monotonic()
+        try:
+            return await self._device.run(self._idle_work)
+        except Exception:
+            log.exception("work that was lent the device failed; it is not called again")
+            self._idle_work = None
+            return False
+        finally:
+            self._counters.idle_work_s += time.monotonic() - start
 
     async def _tick(self) -> bool:
         """Admits, runs and settles once; False where nothing was runnable."""

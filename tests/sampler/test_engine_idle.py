@@ -1,0 +1,64 @@
+"""The device thread lent to other work while no turn is runnable."""
+
+import asyncio
+import threading
+
+EIGHT = [(query, rollout) for query in ("one", "two") for rollout in range(4)]
+
+
+async def test_other_work_is_done_only_while_nothing_is_runnable(make_engine, episodes):
+    engine = await make_engine()
+    left, threads = 5, set()
+    runnable = []
+
+    def work():
+        nonlocal left
+        threads.add(threading.current_thread())
+        runnable.append(len(engine._turns))
+        left -= 1
+        return left > 0
+
+    await episodes.run_all(engine, EIGHT, max_tokens=4)
+    engine.stats()
+    engine.while_idle(work)
+    while left:
+        await asyncio.sleep(0.01)
+    assert threading.current_thread() not in threads and len(threads) == 1
+    assert set(runnable) == {0}
+    assert engine.stats()["idle_work_s"] > 0
+
+
+async def test_work_goes_on_when_it_is_woken_and_turns_are_sampled_beside_it(make_engine, episodes):
+    engine = await make_engine()
+    want = await episodes.run_all(await make_engine(), EIGHT, max_tokens=6)
+    pieces, done = 0, 0
+
+    def work():
+        nonlocal done
+        if done < pieces:
+            done += 1
+        return done < pieces
+
+    engine.while_idle(work)
+    for pieces in (3, 6):
+        engine.wake()
+        got = await episodes.run_all(engine, EIGHT, max_tokens=6)
+        while done < pieces:
+            await asyncio.sleep(0.01)
+    for name, record in want.items():
+        assert [list(turn.tokens) for _, turn in got[name].turns] == [list(turn.tokens) for _, turn in record.turns]
+
+
+async def test_work_that_raises_is_logged_and_taken_back(make_engine, episodes, caplog):
+    engine = await make_engine()
+
+    def work():
+        raise RuntimeError("of somebody else")
+
+    engine.while_idle(work)
+    got = await episodes.run_all(engine, EIGHT, max_tokens=4)
+    while "of somebody else" not in caplog.text:
+        await asyncio.sleep(0.01)
+    assert len(got) == len(EIGHT)
+    assert len(await episodes.run_all(engine, EIGHT, max_tokens=4)) == len(EIGHT)
+    assert caplog.text.count("it is not called again") == 1
