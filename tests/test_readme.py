@@ -99,6 +99,29 @@ def test_the_table_of_baselines_is_the_recorded_one():
     assert f"one call cannot earn more than {100 * oracle['average']['mean']:.1f} %" in plain(README)
 
 
+def alpha_table():
+    """Weights of the efficiency reward: % right and cost a question, by seed."""
+    arms = result("experiments")["alpha"]
+    seeds = [run["seed"] for run in arms[0]["runs"]]
+    words = [f"seed {seed}" for seed in seeds] + ["mean"]
+    rows = [("", *(f"% right, {w}" for w in words), *(f"cost, 10⁻⁶ USD, {w}" for w in words))]
+    for arm in arms:
+        right = [100 * run["right"] / run["questions"] for run in arm["runs"]]
+        cost = [1e6 * run["cost_usd"] for run in arm["runs"]]
+        cells = [f"{x:.1f}" for x in (*right, sum(right) / len(right), *cost, sum(cost) / len(cost))]
+        rows.append((arm["name"], *cells))
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "| --- |" + " ---: |" * (len(rows[0]) - 1), *lines[1:]])
+
+
+def test_the_table_of_efficiency_weights_is_the_recorded_one():
+    expected = alpha_table()
+    assert block("alpha") == expected, f"it should read\n{expected}"
+    runs = [run for arm in result("experiments")["alpha"] for run in arm["runs"]]
+    assert all(run["mode_share"] == runs[0]["mode_share"] for run in runs)
+    assert "every run chose its modes alike" in plain(README)
+
+
 def test_experiments_are_said_with_their_switches_and_exclusions():
     experiments = result("experiments")
     for arm in experiments["advantages"][1:]:
