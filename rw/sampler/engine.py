@@ -44,6 +44,8 @@ class Turn:
     recorder: TurnRecorder
     words: np.ndarray  # u32[4], what its key is folded from
     future: asyncio.Future[SampledTurn]
+    asked_s: float  # by the monotonic clock
+    queue_s: float | None = None  # until it first had a slot
 
 
 @dataclasses.dataclass
@@ -176,7 +178,7 @@ class SamplerEngine:
         """
         self._check(request)
         future = asyncio.get_running_loop().create_future()
-        turn = Turn(request, TurnRecorder(self._codec, request), turn_words(request), future)
+        turn = Turn(request, TurnRecorder(self._codec, request), turn_words(request), future, time.monotonic())
         self._turns[request.episode] = turn
         self._waiting.append(turn)
         if self._task is None:
@@ -296,6 +298,8 @@ class SamplerEngine:
                     self.check_concurrency(self._table.held + 1)
                     full = True
                     self._waiting.append(turn)
+                elif turn.queue_s is None:
+                    turn.queue_s = time.monotonic() - turn.asked_s
             except (ValueError, ConfigError) as error:
                 self._forget(turn)
                 _reject(turn, error)
@@ -340,7 +344,7 @@ class SamplerEngine:
                 self._table.pause(slot)
                 self._forget(turn)
                 if not turn.future.done():  # its caller may just have been cancelled
-                    turn.future.set_result(turn.recorder.result())
+                    turn.future.set_result(dataclasses.replace(turn.recorder.result(), queue_s=turn.queue_s))
         return spoilt
 
     def _discard(self, slot: Slot, reason: str) -> None:

@@ -56,6 +56,8 @@ class SampledTurn:
     tokens: np.ndarray  # i32[n]
     logprobs: np.ndarray  # f32[n]
     stop: StopReason
+    queue_s: float = 0.0  # until the sampler took it up; 0 for samplers without a queue
+    is_replayed: bool = False  # a journal had it
 
 
 class Sampler(Protocol):

@@ -39,7 +39,7 @@ class JournaledSampler:
                 return sampled
             _LOG.warning("%s: rollout %d, turn %d came out otherwise; the journaled one counts", *place[:3])
             await self._sampler.release(request.episode)
-        return SampledTurn(kept.tokens, kept.logprobs, StopReason(kept.stop))
+        return SampledTurn(kept.tokens, kept.logprobs, StopReason(kept.stop), is_replayed=True)
 
     async def release(self, episode: EpisodeId) -> None:
         """Forgets the episode's KV."""

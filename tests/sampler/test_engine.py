@@ -153,8 +153,10 @@ async def test_waiting_episodes_get_slots_in_the_order_they_came(make_engine, ep
         return slot
 
     monkeypatch.setattr(engine._table, "admit", noted)
-    await episodes.run_all(engine, EIGHT, turns=1)
+    got = await episodes.run_all(engine, EIGHT, turns=1)
     assert order == EIGHT
+    waits = [got[episode].turns[0][1].queue_s for episode in EIGHT]
+    assert 0 < max(waits[:3]) < min(waits[3:])  # the first three had a slot at once
 
 
 async def test_pool_grows_when_a_context_needs_it(make_engine, episodes):

@@ -36,6 +36,7 @@ async def test_a_journaled_turn_is_the_one_that_counts(tmp_path, decode_again):
     kept = await restarted.generate(turn(0, 7))
     assert (kept.tokens.tolist(), kept.logprobs.tolist(), kept.stop) == ([1], [-0.5], StopReason.TAG)
     assert (first.tokens.tolist(), first.stop) == ([1], StopReason.TAG)
+    assert (first.is_replayed, kept.is_replayed) == (False, True)
     assert len(sampler.requests) == 1 + decode_again
     assert len(sampler.released) == decode_again  # it decoded otherwise: its caches hold what nobody said
 
