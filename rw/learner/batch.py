@@ -7,7 +7,7 @@ nor on which sequences share a row. Knows no model and no optimiser.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -169,8 +169,22 @@ def layout(rows: Sequence[Row], config: BatchConfig, *, by_length: bool) -> list
 
 def micro_batches(rows: Sequence[Row], config: BatchConfig, *, by_length: bool) -> list[MicroBatch]:
     """Sequences as `layout` places them, in padded micro-batches of numpy arrays, filled up with empty rows."""
-    parts = layout(rows, config, by_length=by_length)
-    return [_pad([[rows[index] for index in row] for row in part], config) for part in parts]
+    return [micro_batch(rows, part, config) for part in layout(rows, config, by_length=by_length)]
+
+
+def micro_batch(rows: Sequence[Row], part: Sequence[tuple[int, ...]], config: BatchConfig) -> MicroBatch:
+    """One micro-batch of a `layout` of these rows, which need not be all that it was made for."""
+    return _pad([[rows[index] for index in row] for row in part], config)
+
+
+def policy_places(rows: Sequence[Row], part: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, tuple[int, slice]]]:
+    """(index of a sequence, where its policy tokens lie in an array [B, P] of that micro-batch) for each of `part`."""
+    for b, row in enumerate(part):
+        start = 0
+        for index in row:
+            stop = start + policy_positions(rows[index].segments).size
+            yield index, (b, slice(start, stop))
+            start = stop
 
 
 def empty_micro_batch(length: int, policy: int, config: BatchConfig) -> MicroBatch:
