@@ -16,6 +16,7 @@ import numpy as np
 from rw.errors import FailureCause, InfrastructureFailure
 from rw.protocol.dialogue import PlannedCall, RouterProtocol, TurnLimits
 from rw.rollout.tasks import cancel_all, gather_or_cancel
+from rw.rollout.timeline import EpisodeTimes, Part
 from rw.sampler.interface import EpisodeId, SampledTurn, Sampler, TurnRequest
 from rw.types import POLICY_SEGMENTS, CallId, CallStatus, Mode, Query, Role, Status, Trajectory, WorkerCall
 from rw.workers.interface import WorkerClient, WorkerRequest, stopped_call
@@ -66,8 +67,10 @@ class Episode:
     workers: WorkerClient
     policy_version: int
     feedback: Feedback | None = None
+    times: EpisodeTimes | None = None  # where it notes what it spends time on; None: nobody asks
 
     def __post_init__(self):
+        self.times = self.times or EpisodeTimes(self.query.id, self.rollout_index)
         self.id = EpisodeId(step=self.step, query_id=self.query.id, rollout=self.rollout_index)
         self.dialogue = self.protocol.dialogue(self.query, self.forced_mode)
         self.calls: list[WorkerCall] = []  # in node order, failed and cancelled ones too
@@ -85,7 +88,8 @@ class Episode:
                 sampled = await self._router_turn(turn, limits)
                 planned = self.dialogue.take_turn(sampled.tokens, sampled.logprobs, sampled.stop)
                 if planned:
-                    replies = await self._worker_replies(turn, planned)
+                    with self.times.spent_on(Part.WAIT):
+                        replies = await self._worker_replies(turn, planned)
                     self.dialogue.take_replies(replies, await self._remarks(turn, planned, replies))
         except InfrastructureFailure as failure:
             return self.failed(failure.cause)
@@ -103,7 +107,9 @@ class Episode:
             max_tokens=limits.max_tokens,
             stop_tags=tuple(limits.stop_tags),
         )
-        sampled = await self.sampler.generate(request)
+        with self.times.spent_on(Part.SAMPLE):
+            sampled = await self.sampler.generate(request)
+        self.times.note_turn(sampled.queue_s, sampled.is_replayed)
         self.turns_sampled += 1
         return sampled
 
@@ -140,7 +146,8 @@ class Episode:
             )
 
         plans = enumerate(zip(planned, replies, strict=True))
-        return await gather_or_cancel(remark(call, plan.role, reply) for call, (plan, reply) in plans)
+        with self.times.spent_on(Part.SCORE):
+            return await gather_or_cancel(remark(call, plan.role, reply) for call, (plan, reply) in plans)
 
     def _call_id(self, turn: int, call: int) -> CallId:
         return CallId(step=self.step, group=self.group_index, rollout=self.rollout_index, turn=turn, call=call)

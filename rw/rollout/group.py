@@ -10,6 +10,7 @@ from rw.errors import ConfigError, DataError, FailureCause, InfrastructureFailur
 from rw.rollout.credit import PAPER, CreditConfig, Score, judge
 from rw.rollout.pool import EpisodePool
 from rw.rollout.tasks import gather_or_cancel
+from rw.rollout.timeline import Part
 from rw.types import Group, Mode, Query, ScoredTrajectory, Status, Trajectory
 
 log = logging.getLogger(__name__)
@@ -63,10 +64,13 @@ async def run_group(
     """
 
     async def rollout(index: int) -> ScoredTrajectory:
+        times = pool.timeline.episode(task.query.id, index)
         trajectory = await pool.run(
-            task.query, task.index, index, task.forced_mode, step=step, policy_version=policy_version
+            task.query, task.index, index, task.forced_mode, step=step, policy_version=policy_version, times=times
         )
-        scored = await score_trajectory(task.query, trajectory, score, credit)
+        with times.spent_on(Part.SCORE):
+            scored = await score_trajectory(task.query, trajectory, score, credit)
+        times.end(trajectory.mode)
         on_rollout(scored)
         return scored
 

@@ -16,6 +16,7 @@ import numpy as np
 from rw.errors import ConfigError, FailureCause, RwError
 from rw.protocol.dialogue import RouterProtocol
 from rw.rollout.episode import Episode, Feedback
+from rw.rollout.timeline import EpisodeTimes, Timeline
 from rw.sampler.interface import Sampler
 from rw.types import Mode, Query, Status, Trajectory
 from rw.workers.interface import WorkerClient
@@ -55,12 +56,15 @@ class EpisodePool:
         workers: WorkerClient,
         config: PoolConfig,
         feedback: Feedback | None = None,
+        timeline: Timeline | None = None,
     ):
+        """`timeline`: of the step, in which `run_group` has its episodes note when they did what."""
         self.protocol = protocol
         self.feedback = feedback
         self.sampler = sampler
         self.workers = workers
         self.config = config
+        self.timeline = timeline or Timeline()
         self._deadline_s = None if config.deterministic else config.deadline_s
         self._places = asyncio.Semaphore(config.concurrency)  # first come, first served
         self._starting = asyncio.Lock()
@@ -75,6 +79,7 @@ class EpisodePool:
         *,
         step: int,
         policy_version: int,
+        times: EpisodeTimes | None = None,
     ) -> Trajectory:
         """Waits for a place and runs one episode; always a trajectory, but for RwError and cancellation.
 
@@ -86,6 +91,8 @@ class EpisodePool:
             # with it the answers to the calls of others.
             async with self._starting:
                 await asyncio.sleep(0)
+            times = times or EpisodeTimes(query.id, rollout_index)
+            times.begin()
             episode = None
             try:
                 async with asyncio.timeout(self._deadline_s) as deadline:
@@ -100,6 +107,7 @@ class EpisodePool:
                         workers=self.workers,
                         policy_version=policy_version,
                         feedback=self.feedback,
+                        times=times,
                     )
                     return await episode.run()
             except RwError:
