@@ -1,7 +1,9 @@
 """One entry point for attention, with the backend named by the config. Knows masks and arrays, nothing of weights.
 
 Which key a query may read is decided by two index arrays, so that one rule serves a full forward, padded rows on either
-side, packed rows and a cache: 0 <= key_index <= query_index, and equal segments where segments are given.
+side, packed rows and a cache: 0 <= key_index <= query_index, and equal segments where segments are given. A query may
+have a prefix besides, a second segment that it reads: continuations of one prompt then share the prompt's keys and
+values, and see nothing of each other.
 """
 
 from __future__ import annotations
@@ -52,19 +54,22 @@ def attend(
     query_segments=None,
     key_segments=None,
     *,
+    query_prefixes=None,
     backend,
     chunk=128,
     whole_rows=False,
 ):
     """Softmax attention of grouped heads, scores and sums in float32.
 
-    The kernels (`splash`, `pallas_gpu`, `cudnn`) compute whole rows. A cache is read by `chunked_xla` under their names
-    too, and by `xla` where there is one query a row: one config serves the learner and the sampler.
+    The kernels (`splash`, `pallas_gpu`, `cudnn`) compute whole rows without prefixes. Rows with prefixes and a cache
+    are read by `chunked_xla` under their names too, and by `xla` where there is one query a row: one config serves the
+    learner and the sampler.
 
     Args:
         query: [B, T, H, hd]. key: [B, N, S, hd]. value: [B, N, hd, S], as in a cache. N divides H.
         query_index: i32[B, T], order of each query. key_index: i32[B, S], order of each key, negative for padding.
         query_segments, key_segments: i32[B, T], i32[B, S] of packed rows: only equal ones see each other. Or None.
+        query_prefixes: i32[B, T], a further segment of keys that each query sees, its own where it has none. Or None.
         backend: a name of config.ATTENTION_BACKENDS. chunk: queries and keys a step of `chunked_xla`.
         whole_rows: keys are those of the queries' own tokens, in the order of the row, and so are both indices.
 
@@ -77,11 +82,11 @@ def attend(
     batch, length, heads, head_dim = query.shape
     kv_heads = key.shape[1]
     # One query a row needs scores of [B, H, S] only: already linear, and chunking would copy the cache.
-    if length > 1 and backend in KERNELS and whole_rows:
+    if length > 1 and backend in KERNELS and whole_rows and query_prefixes is None:
         return _by_kernel(query, key, value, query_index, query_segments, backend)
     grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
     grouped = grouped.transpose(0, 2, 3, 1, 4)  # [B, N, G, T, hd]
-    indices = (query_index, key_index, query_segments, key_segments)
+    indices = (query_index, key_index, query_segments, key_segments, query_prefixes)
     if backend == "xla" or length == 1:
         _check_scores_fit(batch, kv_heads, heads // kv_heads * length * key.shape[2])
         out = _plain(grouped, key, value, *indices)
@@ -131,11 +136,14 @@ def _check_scores_fit(batch: int, kv_heads: int, scores_a_head: int) -> None:
         )
 
 
-def _visible(query_index, key_index, query_segments, key_segments):
+def _visible(query_index, key_index, query_segments, key_segments, query_prefixes):
     """bool[B, 1, 1, T, S]: whether a query may read a key."""
     visible = (key_index[:, None, :] <= query_index[:, :, None]) & (key_index >= 0)[:, None, :]
     if query_segments is not None:
-        visible &= query_segments[:, :, None] == key_segments[:, None, :]
+        belongs = query_segments[:, :, None] == key_segments[:, None, :]
+        if query_prefixes is not None:
+            belongs |= query_prefixes[:, :, None] == key_segments[:, None, :]
+        visible &= belongs
     return visible[:, None, None]
 
 
@@ -155,14 +163,14 @@ def _weighted_sum(weights, value):
     return out.reshape(*weights.shape[:-1], -1)
 
 
-def _plain(query, key, value, query_index, key_index, query_segments, key_segments):
-    scores = _scores(query, key, _visible(query_index, key_index, query_segments, key_segments))
+def _plain(query, key, value, *indices):
+    scores = _scores(query, key, _visible(*indices))
     highest = jax.lax.stop_gradient(scores.max(-1))  # f32[B, N, G, T]
     weights = jnp.exp(scores - highest[..., None])
     return _weighted_sum(weights, value) * _inverse_total(weights.sum(-1), highest)[..., None]
 
 
-def _chunked(query, key, value, query_index, key_index, query_segments, key_segments, chunk):
+def _chunked(query, key, value, query_index, key_index, query_segments, key_segments, query_prefixes, chunk):
     """Online softmax over key chunks inside a loop over query chunks; pairs in which nothing is visible are skipped.
 
     Both loops are rematerialised: a backward pass that kept the running sums of every key chunk for all queries would
@@ -173,6 +181,7 @@ def _chunked(query, key, value, query_index, key_index, query_segments, key_segm
         _split(query, 3, chunk),
         _split(query_index, 1, chunk, fill=-1),
         None if query_segments is None else _split(query_segments, 1, chunk),
+        None if query_prefixes is None else _split(query_prefixes, 1, chunk),
     )
     key_parts = (
         _split(key, 2, chunk),
@@ -195,18 +204,29 @@ def _chunked(query, key, value, query_index, key_index, query_segments, key_segm
 def _needed_pairs(queries, keys):
     """bool[query chunks, key chunks]: whether any row may read any key of the pair, going by ranges alone.
 
-    queries, keys: (indices, segments or None), each [chunks, B, chunk]. A packed row skips most of what is not on its
-    diagonal: the segments of a chunk are few.
+    A packed row skips most of what is not on its diagonal, and a continuation all but itself and its prompt: the
+    segments of a chunk are few.
+
+    Args:
+        queries: (indices, segments or None, prefixes or None), each [query chunks, B, chunk].
+        keys: (indices, segments or None), each [key chunks, B, chunk].
     """
-    (query_index, query_segments), (key_index, key_segments) = queries, keys
+    (query_index, query_segments, query_prefixes), (key_index, key_segments) = queries, keys
     needed = _lowest(key_index, key_index >= 0)[None] <= query_index.max(-1)[:, None]  # [query chunks, key chunks, B]
     if query_segments is not None:
-        lowest = [_lowest(ids, index >= 0) for ids, index in ((query_segments, query_index), (key_segments, key_index))]
-        highest = [
-            -_lowest(-ids, index >= 0) for ids, index in ((query_segments, query_index), (key_segments, key_index))
-        ]
-        needed &= (lowest[1][None] <= highest[0][:, None]) & (lowest[0][:, None] <= highest[1][None])
+        belongs = _ranges_meet(query_segments, query_index, key_segments, key_index)
+        if query_prefixes is not None:
+            belongs |= _ranges_meet(query_prefixes, query_index, key_segments, key_index)
+        needed &= belongs
     return needed.any(-1)
+
+
+def _ranges_meet(query_ids, query_index, key_ids, key_index):
+    """bool[query chunks, key chunks, B]: whether the ids of a pair's real tokens span ranges that overlap."""
+    ids = ((query_ids, query_index >= 0), (key_ids, key_index >= 0))
+    lowest = [_lowest(values, is_real) for values, is_real in ids]
+    highest = [-_lowest(-values, is_real) for values, is_real in ids]
+    return (lowest[1][None] <= highest[0][:, None]) & (lowest[0][:, None] <= highest[1][None])
 
 
 def _lowest(values, mask):
@@ -214,11 +234,12 @@ def _lowest(values, mask):
     return jnp.where(mask, values, jnp.iinfo(values.dtype).max).min(-1)
 
 
-def _online_softmax(query, query_index, query_segments, key_parts, needed):
+def _online_softmax(query, query_index, query_segments, query_prefixes, key_parts, needed):
     def add(carry, part):
         highest, total, out = carry
         key, value, key_index, key_segments = part
-        scores = _scores(query, key, _visible(query_index, key_index, query_segments, key_segments))
+        visible = _visible(query_index, key_index, query_segments, key_segments, query_prefixes)
+        scores = _scores(query, key, visible)
         new_highest = jax.lax.stop_gradient(jnp.maximum(highest, scores.max(-1)))
         # While a query has seen masked keys only, these are ones; its first real key shrinks them to exactly 0.
         weights = jnp.exp(scores - new_highest[..., None])

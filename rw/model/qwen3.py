@@ -49,6 +49,7 @@ class LayerInputs(NamedTuple):
     query_index: Any  # i32[B, T]
     key_index: Any  # i32[B, S]
     segments: Any  # i32[B, T] or None
+    prefixes: Any  # i32[B, T] or None
 
 
 class Linear(nn.Module):
@@ -104,6 +105,7 @@ class SelfAttention(nn.Module):
             layer_cache = keys, values = kv.write(layer_cache, key, value, inputs.positions)
         segments = (inputs.segments, inputs.segments)
         options = {"backend": c.attention, "chunk": c.attention_chunk, "whole_rows": layer_cache is None}
+        options["query_prefixes"] = inputs.prefixes
         out = attend(query, keys, values, inputs.query_index, inputs.key_index, *segments, **options)
         residual_scale = 1 / math.sqrt(2 * c.n_layers)
         out = constrain(out.reshape(*x.shape[:-1], c.n_heads * c.head_dim), "batch", "length", "heads")
@@ -214,14 +216,14 @@ def shapes_of(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 def _random_params(key, config: ModelConfig) -> Params:
     tokens = jnp.zeros((1, 1), jnp.int32)
-    variables = Qwen3(config).init(key, tokens, _layer_inputs(config, tokens, tokens, None, None))
+    variables = Qwen3(config).init(key, tokens, _layer_inputs(config, tokens, tokens))
     return flatten_dict(variables["params"], sep=".")
 
 
 _init = partial(jax.jit, static_argnames="config")(_random_params)
 
 
-def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, segment_mask=None):
+def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, segment_mask=None, prefixes=None):
     """Final hidden states of every token, normed and ready for the head.
 
     Without a cache a row attends to itself: causal by place in the row, padding (negative positions) never read. With
@@ -235,11 +237,13 @@ def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, se
         tokens, positions: i32[B, T].
         cache: from `cache.init_cache` or None. Donate it to the surrounding jit.
         segment_mask: i32[B, T] sequence ids of packed rows, or None: tokens of different ids do not see each other.
+        prefixes: i32[B, T] or None: with `segment_mask`, the id of a sequence before its own in the row that each token
+            sees besides; its own where it has none. Positions go on behind the prefix, so restart in each continuation.
 
     Returns:
         (hidden [B, T, D] in the compute dtype, the cache or None).
     """
-    inputs = _layer_inputs(config, tokens, positions, cache, segment_mask)
+    inputs = _layer_inputs(config, tokens, positions, cache, segment_mask, prefixes)
     if cache is None and not isinstance(params, UnstackedParams):
         return Qwen3(config).apply(_variables(params), tokens, inputs), None
     if not isinstance(params, UnstackedParams):
@@ -280,16 +284,16 @@ def rotate(x, cos, sin):
     return (exact * cos + turned * sin).astype(x.dtype)
 
 
-def _layer_inputs(config, tokens, positions, cache, segments) -> LayerInputs:
+def _layer_inputs(config, tokens, positions, cache=None, segments=None, prefixes=None) -> LayerInputs:
     cos, sin = rotary(positions, config)
     if cache is None:
         # Order is the place in the row: positions may restart in packed rows, and trailing padding may hold any.
         index = jnp.where(positions < 0, -1, jnp.arange(tokens.shape[1], dtype=jnp.int32))
-        return LayerInputs(cos, sin, positions, index, index, segments)
+        return LayerInputs(cos, sin, positions, index, index, segments, prefixes)
     if segments is not None:
         raise ValueError("segment_mask packs rows of a forward pass without a cache; a cache holds one sequence a row")
     key_index = jnp.broadcast_to(jnp.arange(kv.capacity(cache), dtype=jnp.int32), (tokens.shape[0], kv.capacity(cache)))
-    return LayerInputs(cos, sin, positions, positions, key_index, None)
+    return LayerInputs(cos, sin, positions, positions, key_index, None, None)
 
 
 def _split_heads(x, head_dim: int):

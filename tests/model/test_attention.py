@@ -17,16 +17,25 @@ INDEX = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T)).copy()
 INDEX[0, :3] = -1  # padding on the left
 INDEX[1, 9:] = -1  # and on the right
 SEGMENTS = np.broadcast_to(np.repeat([1, 2, 3], [4, 6, 3]).astype(np.int32), (B, T))
+# A prompt of 4 tokens with continuations of 3 and 2, and another of 1 with a continuation of 3.
+CONTINUED = np.broadcast_to(np.repeat([1, 2, 3, 4, 5], [4, 3, 2, 1, 3]).astype(np.int32), (B, T))
+PREFIXES = np.broadcast_to(np.repeat([1, 4], [9, 4]).astype(np.int32), (B, T))
 
 
-def oracle(query, key, value, query_index, key_index, segments=None):
+def belongs(segments, prefixes):
+    """bool[B, T, T]: whether a key is of the query's segment or prefix."""
+    same = segments[:, :, None] == segments[:, None, :]
+    return same if prefixes is None else same | (prefixes[:, :, None] == segments[:, None, :])
+
+
+def oracle(query, key, value, query_index, key_index, segments=None, prefixes=None):
     """One query and one head at a time, in float64."""
     out = np.zeros(query.shape)
     group = query.shape[2] // key.shape[1]
     for b, t, h in np.ndindex(*query.shape[:3]):
         seen = (key_index[b] >= 0) & (key_index[b] <= query_index[b, t])
         if segments is not None:
-            seen &= segments[b] == segments[b, t]
+            seen &= belongs(segments, prefixes)[b, t]
         if not seen.any():
             continue
         scores = key[b, h // group, seen].astype(np.float64) @ query[b, t, h] / np.sqrt(query.shape[-1])
@@ -35,12 +44,12 @@ def oracle(query, key, value, query_index, key_index, segments=None):
     return out
 
 
-def softmax_total(arrays, segments, weights):
+def softmax_total(arrays, segments, prefixes, weights):
     """The weighted sum of the outputs through a textbook softmax, for its gradients; queries without keys left out."""
     query, key, value = arrays
     seen = (INDEX[:, None, :] <= INDEX[:, :, None]) & (INDEX >= 0)[:, None, :]
     if segments is not None:
-        seen = seen & (segments[:, :, None] == segments[:, None, :])
+        seen = seen & belongs(segments, prefixes)
     key, value = jnp.repeat(key, H // N, axis=1), jnp.repeat(value, H // N, axis=1)
     scores = jnp.einsum("bthd,bhsd->bhts", query, key) / np.sqrt(HEAD)
     scores = jnp.where(seen[:, None], scores, -1e9)
@@ -48,23 +57,27 @@ def softmax_total(arrays, segments, weights):
     return (out * weights * (INDEX >= 0)[:, :, None, None]).sum()
 
 
-def total(arrays, segments, weights, backend):
-    out = attend(*arrays, INDEX, INDEX, segments, segments, backend=backend, chunk=5)
+def total(arrays, segments, prefixes, weights, backend):
+    out = attend(*arrays, INDEX, INDEX, segments, segments, query_prefixes=prefixes, backend=backend, chunk=5)
     return (out * weights).sum(), out
 
 
 run = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnames="backend")
 
 
-@pytest.mark.parametrize("segments", [None, SEGMENTS], ids=["plain_rows", "packed_rows"])
-def test_backends_equal_the_oracle_and_each_other(segments):
+@pytest.mark.parametrize(
+    "segments, prefixes",
+    [(None, None), (SEGMENTS, None), (CONTINUED, PREFIXES)],
+    ids=["plain_rows", "packed_rows", "shared_rows"],
+)
+def test_backends_equal_the_oracle_and_each_other(segments, prefixes):
     weights = random.normal(size=QUERY.shape).astype(np.float32)
-    expected = oracle(QUERY, KEY, VALUE, INDEX, INDEX, segments)
-    results = [run((QUERY, KEY, VALUE), segments, weights, backend) for backend in ("xla", "chunked_xla")]
+    expected = oracle(QUERY, KEY, VALUE, INDEX, INDEX, segments, prefixes)
+    results = [run((QUERY, KEY, VALUE), segments, prefixes, weights, backend) for backend in ("xla", "chunked_xla")]
     for (_, out), gradients in results:
         np.testing.assert_allclose(out, expected, atol=1e-5)
         assert all(np.isfinite(g).all() for g in gradients)
-    expected_gradients = jax.jit(jax.grad(softmax_total))((QUERY, KEY, VALUE), segments, weights)
+    expected_gradients = jax.jit(jax.grad(softmax_total))((QUERY, KEY, VALUE), segments, prefixes, weights)
     for _, gradients in results:
         for found, gradient in zip(gradients, expected_gradients, strict=True):
             np.testing.assert_allclose(found, gradient, atol=1e-5)
@@ -72,7 +85,7 @@ def test_backends_equal_the_oracle_and_each_other(segments):
 
 @pytest.mark.parametrize("backend", ["xla", "chunked_xla"])
 def test_a_query_without_keys_gives_zero(backend):
-    (_, out), gradients = run((QUERY, KEY, VALUE), None, np.ones_like(QUERY), backend)
+    (_, out), gradients = run((QUERY, KEY, VALUE), None, None, np.ones_like(QUERY), backend)
     assert np.all(out[0, :3] == 0) and np.all(out[1, 9:] == 0) and np.all(out[2] != 0)
     assert np.all(gradients[1][0, :, :3] == 0) and np.all(gradients[2][1, :, :, 9:] == 0)
 
@@ -122,14 +135,26 @@ def test_chunks_of_other_sequences_are_skipped():
     index = np.arange(64, dtype=np.int32).reshape(16, 1, 4)
     segments = np.repeat(np.arange(1, 5, dtype=np.int32), 16).reshape(16, 1, 4)
     causal = np.tril(np.ones((16, 16), bool))
-    np.testing.assert_array_equal(_needed_pairs((index, None), (index, None)), causal)
+    np.testing.assert_array_equal(_needed_pairs((index, None, None), (index, None)), causal)
     same = np.kron(np.eye(4, dtype=bool), np.ones((4, 4), bool))
-    np.testing.assert_array_equal(_needed_pairs((index, segments), (index, segments)), causal & same)
+    np.testing.assert_array_equal(_needed_pairs((index, segments, None), (index, segments)), causal & same)
     half = np.where(index < 32, index, -1).astype(np.int32)
-    needed = np.asarray(_needed_pairs((half, segments), (half, segments)))
+    needed = np.asarray(_needed_pairs((half, segments, None), (half, segments)))
     np.testing.assert_array_equal(needed, causal & same & (np.arange(16) < 8) & (np.arange(16) < 8)[:, None])
     both = [np.concatenate([a, b], axis=1) for a, b in ((index, half), (segments, np.ones_like(segments)))]
-    assert np.asarray(_needed_pairs(tuple(both), tuple(both)))[:8, :8].sum() == causal[:8, :8].sum()
+    assert np.asarray(_needed_pairs((*both, None), tuple(both)))[:8, :8].sum() == causal[:8, :8].sum()
+
+
+def test_chunks_of_other_continuations_are_skipped():
+    """Two prompts, each with two continuations, which end at chunks and within them."""
+    index = np.arange(64, dtype=np.int32).reshape(16, 1, 4)
+    for lengths, spare in (((8, 12, 12, 8, 12, 12), 0), ((7, 13, 11, 9, 14, 10), 3)):
+        ids, prefixes = (np.repeat(x, lengths).astype(np.int32) for x in (np.arange(1, 7), [1, 1, 1, 4, 4, 4]))
+        seen = np.tril((ids[:, None] == ids) | (prefixes[:, None] == ids))
+        expected = seen.reshape(16, 4, 16, 4).any((1, 3))
+        ids, prefixes = ids.reshape(16, 1, 4), prefixes.reshape(16, 1, 4)
+        needed = np.asarray(_needed_pairs((index, ids, prefixes), (index, ids)))
+        assert needed[expected].all() and needed.sum() <= expected.sum() + spare < 80
 
 
 def long_arrays(length):
