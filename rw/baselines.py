@@ -45,8 +45,9 @@ from rw.evaluation.results import print_results, write_results
 from rw.final_evaluation import published_router, router_arms
 from rw.greedy import GreedyRouter, roll_out
 from rw.initial import initial_router
+from rw.interruptible import run_interruptible
 from rw.matrix_episodes import copying_script, matrix_questions, recorded_matrix, saved_matrix
-from rw.parts import Parts, run_interruptible
+from rw.parts import Parts
 from rw.processes import Processes
 from rw.questions import (
     file_questions,

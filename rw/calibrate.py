@@ -31,11 +31,12 @@ from rw.dry_run import dry_run_calibration
 from rw.errors import ConfigError, DataError
 from rw.evaluation.reference_cost import describe, read_reference_cost, write_reference_cost
 from rw.initial import read_router
+from rw.interruptible import run_interruptible
 from rw.learner.checkpoint import config_fingerprint
 from rw.learner.publish import publish
 from rw.learner.state import fingerprint
 from rw.memory import check_memory, evaluation_memory
-from rw.parts import Parts, run_interruptible
+from rw.parts import Parts
 from rw.processes import joined
 from rw.questions import QueryBatches
 from rw.run_config import RunConfig

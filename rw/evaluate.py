@@ -29,10 +29,11 @@ from rw.evaluation.results import print_results, write_results
 from rw.final_evaluation import published_router, routed_arms, router_arms
 from rw.greedy import GreedyRouter
 from rw.initial import random_params, read_router, saved_params
+from rw.interruptible import run_interruptible
 from rw.learner.checkpoint import config_changes
 from rw.learner.exported import checkpoint_steps
 from rw.memory import check_memory, evaluation_memory
-from rw.parts import Parts, run_interruptible
+from rw.parts import Parts
 from rw.processes import joined
 from rw.run_config import RunConfig
 from rw.saved_router import RouterPlace, find_router

@@ -5,21 +5,18 @@ Only construction lives here; what the parts do together is in train.py and warm
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from rw import progress
-from rw.agreement import check_same_config, check_same_workdir
 from rw.data import replay
 from rw.errors import ConfigError, OutageError, RwError
-from rw.interrupts import STOP_FILE, Interrupts, StopRequested, run_in_loop
+from rw.interrupts import Interrupts, StopRequested
 from rw.journals import open_journals
 from rw.judging import check_isolation, check_scorers, feedback, open_scorer
 from rw.learner.checkpoint import load_params
@@ -36,6 +33,7 @@ from rw.rollout.outage import check_no_outage
 from rw.rollout.pool import EpisodePool, PoolConfig
 from rw.rollout.scorer import Scorer
 from rw.rollout.stream import Progress, stream_groups
+from rw.rollout.timeline import Timeline
 from rw.run_config import RunConfig
 from rw.sampler.device import DeviceThread
 from rw.sampler.interface import Sampler
@@ -60,7 +58,6 @@ TOKENIZERS = {
     "quickstart": "quickstart_tokenizer.json",
 }
 
-GRACE_S = 15.0  # from SIGTERM to the end at the latest: most schedulers kill after 30 s
 PARAMS = {"quickstart": "quickstart_warmstart.safetensors"}  # saved parameters that come with rw
 PACKAGED = replay.NQ6_PATH.parent
 
@@ -158,6 +155,7 @@ class Parts:
         step: int,
         policy_version: int,
         on_progress: Callable[[Progress], None] = lambda progress: None,
+        timeline: Timeline | None = None,
     ) -> list[Group]:
         """Rolls out every query and waits for all groups; in order of index.
 
@@ -165,6 +163,7 @@ class Parts:
 
         Args:
             scope: the name of the journal. What it holds from an earlier process is neither sampled nor sent again.
+            timeline: where this process's episodes note when they did what.
 
         Raises:
             OutageError: too many rollouts were lost to infrastructure; those are asked again when it is continued.
@@ -174,8 +173,9 @@ class Parts:
         tasks = self.processes.share(group_tasks(queries, forced_modes))
         with contextlib.closing(self.journals.open(scope)) as journal:
             options = {"step": step, "policy_version": policy_version, "on_progress": on_progress}
+            rolling = self._roll_out(sampler, tasks, journal, rollouts_per_query, timeline, options)
             try:
-                own = await self.interrupts.guard(self._roll_out(sampler, tasks, journal, rollouts_per_query, options))
+                own = await self.interrupts.guard(rolling)
             except (StopRequested, RwError) as error:
                 await self.processes.stop_together(error)
             shared = await self.processes.exchange((own, self.ledger.spent))
@@ -194,6 +194,7 @@ class Parts:
         tasks: Sequence[GroupTask],
         journal: Journal,
         rollouts_per_query: int,
+        timeline: Timeline | None,
         options: Mapping[str, Any],
     ) -> list[Group]:
         config = self.config
@@ -212,6 +213,7 @@ class Parts:
                 self._journaled_client(journal),
                 pool_config,
                 None if self.feedback is None else JournaledFeedback(self.feedback, journal),
+                timeline,
             ),
             JournaledScore(self.scorer, journal, asked),
             credit=config.credit,
@@ -316,49 +318,6 @@ def spent_by_retired(workdir: Workdir, processes: Processes) -> Spent:
         with contextlib.closing(Ledger(path, run=workdir.path.name)) as ledger:
             spent.append(ledger.spent)
     return Spent.sum(spent)
-
-
-def run_interruptible(
-    config: RunConfig,
-    workdir_path: str,
-    body: Callable[[Parts], Awaitable[None]],
-    after_stop: str,
-    processes: Processes,
-    trains: bool = True,
-) -> int:
-    """Runs `body` with the parts of a run in a working directory of its own; returns the exit code.
-
-    SIGTERM, SIGINT and a file STOP in the directory end it in order, with a line that says `after_stop` and an exit
-    code: what shells give a signal, or 7. Where it is not through GRACE_S after a SIGTERM it ends all the same. It can
-    be called in a notebook too, whose stop button is a SIGINT.
-    """
-
-    async def run(workdir: Workdir, interrupts: Interrupts) -> int:
-        processes.watch(interrupts.ask_with, lambda: interrupts.asked)
-        # The first process keeps what the others learn of one another: it goes last.
-        interrupts.grace_s = GRACE_S if processes.is_alone or not processes.is_first else GRACE_S + 3
-        try:
-            await check_same_config(config, processes)
-            await check_same_workdir(workdir, processes)
-            async with open_parts(config, workdir, processes, interrupts, trains) as parts:
-                watching = asyncio.create_task(interrupts.watch(workdir.file(STOP_FILE)))
-                try:
-                    await body(parts)
-                finally:
-                    watching.cancel()
-        except StopRequested as stop:
-            progress.say(f"{stop}; {after_stop}")
-            processes.exit_code = stop.exit_code
-        else:
-            processes.exit_code = 0
-        return processes.exit_code
-
-    if not processes.is_first:
-        progress.say(f"process {processes.index} of {processes.count}: process 0 says how the run goes")
-        progress.be_quiet()
-    with Workdir(workdir_path, processes.index) as workdir:
-        workdir.refuse(STOP_FILE, "it was put there to stop the run; remove it and give the same command again")
-        return run_in_loop(functools.partial(run, workdir))
 
 
 def load_codec(path: str) -> TokenCodec:

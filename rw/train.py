@@ -21,7 +21,6 @@ import asyncio
 import dataclasses
 import functools
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +38,7 @@ from rw.evaluation.report import print_report, write_report
 from rw.final_evaluation import FinalEvaluation
 from rw.greedy import GreedyRouter
 from rw.initial import initial_router
+from rw.interruptible import run_interruptible
 from rw.journals import discard_steps, step_scope
 from rw.learner.batch import group_batch
 from rw.learner.checkpoint import Checkpoints, RunIdentity
@@ -48,13 +48,15 @@ from rw.learner.publish import publish
 from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
 from rw.memory import check_memory
-from rw.parts import Parts, run_interruptible
+from rw.parts import Parts
 from rw.processes import joined
 from rw.questions import passes, passes_line, recorded_config
 from rw.rollout.lag import LoopLag
 from rw.rollout.record import TrajectoryWriter
+from rw.rollout.timeline import Timeline
 from rw.run_config import MAY_CHANGE, RunConfig
 from rw.sampler.engine import SamplerEngine
+from rw.step_times import StepTimes, device_times
 from rw.types import Group, Mode, Query, TrainState
 from rw.wandb_log import CLOSE_S, STOP_S, WandbLog, check_installed
 
@@ -246,22 +248,20 @@ class Trainer:
         """One step of training."""
         plan = plan_batch(self.parts, self.next_batch)
         self.parts.scorer.take_metrics()  # those of a validation before it are not the step's
-        started = time.monotonic()
-        async with LoopLag() as lag:
-            groups = await self.roll_out(plan)
-        rolled_out = time.monotonic()
-        row = await self.learn(plan, groups)
-        learnt = time.monotonic()
-        await self.publish()
-        finished = time.monotonic()
-        row["perf/rollout_s"], row["perf/train_s"] = rolled_out - started, learnt - rolled_out
-        row["perf/publish_s"], row["perf/step_s"] = finished - learnt, finished - started
-        row["perf/loop_lag_s"] = lag.longest_s
+        times = StepTimes()
+        with times.phase("rollout"):
+            async with LoopLag() as lag:
+                groups = await self.roll_out(plan, times.timeline)
+        with times.phase("train"):
+            row = await self.learn(plan, groups)
+        with times.phase("publish"):
+            await self.publish()
+        row |= {**times.metrics(), "perf/loop_lag_s": lag.longest_s}
         await self.record(plan, groups, row)
         check_not_diverged(self.state)
         self.parts.check_stop()
 
-    async def roll_out(self, plan: BatchPlan) -> list[Group]:
+    async def roll_out(self, plan: BatchPlan, timeline: Timeline) -> list[Group]:
         """K rollouts of every query of the batch, scored; then the caches' memory goes to the learner."""
         with progress.rollouts(f"step {plan.step}") as on_progress, self.parts.budgeted_as_step(plan.step):
             groups = await self.parts.collect(
@@ -273,6 +273,7 @@ class Trainer:
                 step=plan.step,
                 policy_version=self.version,
                 on_progress=on_progress,
+                timeline=timeline,
             )
         await self.engine.drop_caches()
         return groups
@@ -334,6 +335,7 @@ class Trainer:
         )
         row |= self.parts.client_metrics()
         row |= {f"sampler/{name}": value for name, value in self.engine.stats().items()}
+        row |= device_times(row)
         row |= {"rho_b": plan.forced_ratio, "data/batch_index": plan.data_batch_index}
         row |= {"data/unique_queries": len(plan.queries)}
         row |= {f"data/passes/{name}": count for name, count in self.passes(plan.data_batch_index + 1).items()}

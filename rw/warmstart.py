@@ -25,6 +25,7 @@ from rw.config import as_dict, load_config
 from rw.core.schedule import forced_modes, is_forced
 from rw.dry_run import dry_run_warm_start
 from rw.errors import CheckpointError, ConfigError, DataError
+from rw.interruptible import run_interruptible
 from rw.learner.checkpoint import config_changes, save_params
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import init_state
@@ -32,7 +33,7 @@ from rw.learner.supervised import SupervisedConfig, SupervisedLearner
 from rw.memory import check_memory
 from rw.model.copying import wire_copying
 from rw.model.qwen3 import init_params
-from rw.parts import Parts, run_interruptible
+from rw.parts import Parts
 from rw.processes import joined
 from rw.questions import check_prompts
 from rw.run_config import PLACEMENT, RunConfig

@@ -159,6 +159,21 @@ def test_scoring_is_reported_and_never_blocks_the_loop(two_steps):
     assert first["perf/loop_lag_s"] < 1.0  # what is logged as a warning; a shared machine may be slow
 
 
+def test_a_row_says_where_the_time_of_its_step_went(two_steps):
+    for row in json_lines(two_steps / "metrics.jsonl"):
+        seconds = {name.removeprefix("perf/"): value for name, value in row.items() if name.startswith("perf/")}
+        assert sum(seconds[name] for name in ("rollout_s", "train_s", "publish_s")) <= seconds["step_s"]
+        idle = seconds["wait_s"] + seconds["score_s"] + seconds["host_s"]
+        assert 0 < seconds["critical_path_s"] <= seconds["makespan_s"] <= seconds["rollout_s"] and 0 < idle
+        assert idle + row["sampler/device_s"] < seconds["makespan_s"] + 0.1
+        parts = sum(value for name, value in seconds.items() if name.startswith("critical_path/"))
+        assert parts == pytest.approx(seconds["critical_path_s"]) and seconds["straggler_s"] >= 0
+        assert 0 <= seconds["decode_idle_share"] <= 1 and 0 < seconds["learner_idle_share"] < 1
+        assert {one["mode"] for one in seconds["slowest"]} == {
+            name.split("/")[1] for name in seconds if name.startswith("episode_s/")
+        }
+
+
 @pytest.mark.full
 def test_a_run_does_not_go_on_with_files_that_hold_other_questions(two_steps, config, run):
     path = pathlib.Path(ast.literal_eval(dict(config)["data.train_files"])[0])
