@@ -7,6 +7,7 @@ nor on which sequences share a row. Knows no model and no optimiser.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from rw.core.advantages import token_advantage
 from rw.core.losses import count_tokens
 from rw.core.rewards import is_retained, trajectory_rewards
 from rw.errors import ConfigError, DataError
-from rw.learner.packing import arrange, bucket_of
+from rw.learner.packing import Family, arrange, arrange_families, bucket_of
 from rw.types import (
     NO_MODE,
     POLICY_SEGMENTS,
@@ -32,7 +33,7 @@ from rw.types import (
 
 PADDING_POSITION = -1  # attention reads no token at a negative position
 NO_SEQUENCE = 0  # of padding in packed rows
-PACKINGS = ("none", "packed")
+PACKINGS = ("none", "packed", "shared")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,9 @@ class BatchConfig:
     """Shapes of a micro-batch. Every pair of a length and a policy bucket that occurs is one compilation."""
 
     micro_batch: int = 8  # rows of a micro-batch, on all devices together
-    packing: str = "none"  # none: one sequence a row | packed: several, which see nothing of each other
+    # none: one sequence a row | packed: several, which see nothing of each other | shared: packed, and what the
+    # sequences of a query begin with lies in their row once
+    packing: str = "none"
     length_buckets: tuple[int, ...] = (1024, 2048, 4096, 8192, 18432)  # T, tokens of a row: at last prompt + response
     policy_buckets: tuple[int, ...] = (128, 512, 2048)  # P, policy tokens of a row; a row with more takes P = T
     logprob_chunk: int = 128  # policy tokens of a row whose logits exist at a time
@@ -67,6 +70,7 @@ class Row(NamedTuple):
     """One sequence before padding, with what its tokens weigh."""
 
     name: str  # for error messages
+    query_id: str  # sequences of a query begin alike
     tokens: np.ndarray  # i32[T]
     segments: np.ndarray  # u8[T]
     sampled_logprobs: np.ndarray  # f32[T]
@@ -81,8 +85,11 @@ class MicroBatch(NamedTuple):
     """
 
     tokens: Any  # i32[B, T]
-    positions: Any  # i32[B, T], 0 on the first token of each sequence, PADDING_POSITION beyond the last
+    positions: Any  # i32[B, T], place in the sequence, PADDING_POSITION beyond the last
     sequences: Any  # i32[B, T] in packed rows, 1, 2, … along a row and NO_SEQUENCE in padding; None in others
+    # i32[B, T] in shared rows, None in others: of what follows a shared beginning, the number of that beginning, which
+    # counts as a sequence; of any other token its sequence.
+    prefixes: Any
     predictors: Any  # i32[B, P], where the hidden state lies that predicts each policy token; 0 in padding
     policy: TokenBatch  # [B, P]: the policy tokens in order, then padding; old_logprobs are the sampler's
 
@@ -152,19 +159,27 @@ def token_counts(rows: Sequence[Row]) -> TokenCounts:
     return TokenCounts(*(np.float32(sum(parts)) for parts in zip(*counts, strict=True))) if counts else _NO_TOKENS
 
 
-def layout(rows: Sequence[Row], config: BatchConfig, *, by_length: bool) -> list[list[tuple[int, ...]]]:
-    """For each micro-batch and each of its rows, the indices of the sequences that lie there; a function of lengths.
+def layout(
+    rows: Sequence[Row], config: BatchConfig, *, by_length: bool, one_query: bool = False
+) -> list[list[tuple[int, ...]]]:
+    """For each micro-batch and each of its rows, the indices of the sequences that lie there.
+
+    A function of lengths and, in shared rows, of what the sequences of a query have in common.
 
     Args:
         by_length: put sequences of like length together, which wastes least; otherwise keep their order.
+        one_query: shared rows hold sequences of one query only, so that few are long.
 
     Raises:
         ConfigError: a sequence is longer than the largest length bucket.
     """
     lengths = [len(row.tokens) for row in rows]
     _check_longest(rows, config)
-    packed = config.packing == "packed"
-    return arrange(lengths, config.length_buckets, config.micro_batch, packed=packed, by_length=by_length)
+    if config.packing != "shared":
+        packed = config.packing == "packed"
+        return arrange(lengths, config.length_buckets, config.micro_batch, packed=packed, by_length=by_length)
+    options = {"packed": not one_query, "by_length": by_length}
+    return arrange_families(_families(rows), lengths, config.length_buckets, config.micro_batch, **options)
 
 
 def micro_batches(rows: Sequence[Row], config: BatchConfig, *, by_length: bool) -> list[MicroBatch]:
@@ -192,6 +207,11 @@ def empty_micro_batch(length: int, policy: int, config: BatchConfig) -> MicroBat
     return _pad([], config, shape=(length, policy))
 
 
+def held_tokens(micro: MicroBatch) -> int:
+    """Token slots of a micro-batch on the host that hold a token; what several sequences share is one."""
+    return int(np.count_nonzero(micro.positions != PADDING_POSITION))
+
+
 def padding_share(rows: Sequence[Row], micros: Sequence[MicroBatch]) -> float:
     """The share of the token slots of at least one micro-batch, made of `rows`, that hold no token of these."""
     return 1 - sum(len(row.tokens) for row in rows) / sum(micro.tokens.size for micro in micros)
@@ -209,44 +229,101 @@ def _row(trajectory: Trajectory, advantage: Advantages, forced: bool) -> Row:
     positions = policy_positions(trajectory.segments)
     if positions.size and positions[0] == 0:
         raise DataError(f"{name}: its first token is marked as sampled, but nothing precedes it")
-    return Row(name, trajectory.tokens, trajectory.segments, trajectory.sampled_logprobs, advantage, forced)
+    arrays = (trajectory.tokens, trajectory.segments, trajectory.sampled_logprobs)
+    return Row(name, trajectory.query_id, *arrays, advantage, forced)
+
+
+def _families(rows: Sequence[Row]) -> list[Family]:
+    """The rows by query, in the order of each query's first."""
+    members: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        members.setdefault(row.query_id, []).append(index)
+    return [Family(_shared_length([rows[index] for index in family]), family) for family in members.values()]
+
+
+def _shared_length(rows: Sequence[Row]) -> int:
+    """How many tokens several rows begin with alike. Policy tokens are never among them: each is learnt from apart."""
+    if len(rows) == 1:
+        return 0
+    ends = ([len(row.tokens), *policy_positions(row.segments)[:1]] for row in rows)
+    most = min(map(min, ends))
+    beginnings = np.stack([row.tokens[:most] for row in rows])
+    differing = np.flatnonzero((beginnings != beginnings[0]).any(axis=0))
+    return int(differing[0]) if differing.size else most
 
 
 def _pad(parts: Sequence[Sequence[Row]], config: BatchConfig, shape: tuple[int, int] | None = None) -> MicroBatch:
     """One row for each of `parts`, which are the sequences it holds."""
-    length, count = shape or _shape(parts, config)
-    size = config.micro_batch
-    tokens, sequences = np.zeros((size, length), np.int32), np.full((size, length), NO_SEQUENCE, np.int32)
+    runs = [_runs(part, config) for part in parts]
+    length, count = shape or _shape(runs, config)
+    tokens, places, sequences, prefixes, predictors = _backbone_arrays(runs, config.micro_batch, (length, count))
+    packed, shared = config.packing != "none", config.packing == "shared"
+    policy = _policy_arrays(parts, config.micro_batch, count)
+    return MicroBatch(tokens, places, sequences if packed else None, prefixes if shared else None, predictors, policy)
+
+
+def _runs(part: Sequence[Row], config: BatchConfig) -> list[tuple[int, list[Row]]]:
+    """The sequences of one row as (shared length, sequences that begin with the same so many tokens), in order."""
+    if config.packing != "shared":
+        return [(0, [row]) for row in part]
+    runs = [list(run) for _, run in itertools.groupby(part, key=lambda row: row.query_id)]
+    return [(_shared_length(run), run) for run in runs]
+
+
+def _backbone_arrays(runs: Sequence[Sequence[tuple[int, list[Row]]]], size: int, shape: tuple[int, int]):
+    """(tokens, positions, sequences, prefixes) i32[B, T], predictors i32[B, P]."""
+    length, count = shape
+    tokens, predictors = np.zeros((size, length), np.int32), np.zeros((size, count), np.int32)
     places = np.full((size, length), PADDING_POSITION, np.int32)
-    predictors, targets = np.zeros((size, count), np.int32), np.zeros((size, count), np.int32)
-    target_places = np.full((size, count), PADDING_POSITION, np.int32)
+    sequences, prefixes = (np.full((size, length), NO_SEQUENCE, np.int32) for _ in range(2))
+    for b, row_runs in enumerate(runs):
+        start = filled = number = 0
+        for shared, run in row_runs:
+            begun, prefix = start, None
+            if shared:
+                number = prefix = number + 1
+                beginning = slice(start, start + shared)
+                tokens[b, beginning], places[b, beginning] = run[0].tokens[:shared], np.arange(shared)
+                sequences[b, beginning] = prefixes[b, beginning] = prefix
+                start = beginning.stop
+            for row in run:
+                number += 1
+                own, at = slice(start, start + len(row.tokens) - shared), policy_positions(row.segments)
+                tokens[b, own], places[b, own] = row.tokens[shared:], np.arange(shared, len(row.tokens))
+                sequences[b, own], prefixes[b, own] = number, prefix or number
+                before = at - 1
+                before += np.where(before < shared, begun, start - shared)  # where it lies in the row
+                predictors[b, filled : filled + at.size] = before
+                start, filled = own.stop, filled + at.size
+    return tokens, places, sequences, prefixes, predictors
+
+
+def _policy_arrays(parts: Sequence[Sequence[Row]], size: int, count: int) -> TokenBatch:
+    """The policy tokens of each row's sequences one after the other, then padding."""
+    targets, positions = np.zeros((size, count), np.int32), np.full((size, count), PADDING_POSITION, np.int32)
     segments = np.full((size, count), int(Segment.PAD), np.uint8)
     sampled, advantage = np.zeros((size, count), np.float32), np.zeros((3, size, count), np.float32)
-    forced, real = np.zeros((size, count), bool), np.zeros(size, bool)
+    forced = np.zeros((size, count), bool)
     for b, part in enumerate(parts):
-        start = filled = 0
-        for number, row in enumerate(part, 1):
+        start = 0
+        for row in part:
             at = policy_positions(row.segments)
-            whole, sampled_ones = slice(start, start + len(row.tokens)), slice(filled, filled + at.size)
-            tokens[b, whole], sequences[b, whole], places[b, whole] = row.tokens, number, np.arange(len(row.tokens))
-            predictors[b, sampled_ones], target_places[b, sampled_ones] = start + at - 1, at
-            targets[b, sampled_ones], segments[b, sampled_ones] = row.tokens[at], row.segments[at]
-            sampled[b, sampled_ones], forced[b, sampled_ones] = row.sampled_logprobs[at], row.forced
-            advantage[:, b, sampled_ones] = np.array(row.advantage[:3], np.float32)[:, None]
-            start, filled = whole.stop, sampled_ones.stop
-        real[b] = bool(part)
+            place = (b, slice(start, start + at.size))
+            targets[place], positions[place], segments[place] = row.tokens[at], at, row.segments[at]
+            sampled[place], forced[place] = row.sampled_logprobs[at], row.forced
+            advantage[:, *place] = np.array(row.advantage[:3], np.float32)[:, None]
+            start += at.size
     # A row may hold sequences of several groups, so each token is a row of its own here.
     token_advantages = np.asarray(_token_advantage(Advantages(*advantage), forced, segments[..., None]))[..., 0]
-    policy = TokenBatch(
+    return TokenBatch(
         tokens=targets,
-        positions=target_places,
+        positions=positions,
         segments=segments,
         advantage=token_advantages,
         old_logprobs=sampled,
         reference_logprobs=np.zeros((size, count), np.float32),
-        retained=real,
+        retained=np.arange(size) < len(parts),
     )
-    return MicroBatch(tokens, places, sequences if config.packing == "packed" else None, predictors, policy)
 
 
 def _check_longest(rows: Sequence[Row], config: BatchConfig) -> None:
@@ -258,8 +335,9 @@ def _check_longest(rows: Sequence[Row], config: BatchConfig) -> None:
         )
 
 
-def _shape(parts: Sequence[Sequence[Row]], config: BatchConfig) -> tuple[int, int]:
+def _shape(runs: Sequence[Sequence[tuple[int, list[Row]]]], config: BatchConfig) -> tuple[int, int]:
     """(T, P) of a micro-batch whose rows hold these sequences."""
-    length = bucket_of(max(sum(len(row.tokens) for row in part) for part in parts), config.length_buckets)
-    count = max(sum(policy_positions(row.segments).size for row in part) for part in parts)
-    return length, min(bucket_of(count, config.policy_buckets) or length, length)
+    used = (sum(len(row.tokens) - n for n, run in part for row in run) + sum(n for n, _ in part) for part in runs)
+    sampled = (sum(policy_positions(row.segments).size for _, run in part for row in run) for part in runs)
+    length = bucket_of(max(used), config.length_buckets)
+    return length, min(bucket_of(max(sampled), config.policy_buckets) or length, length)

@@ -48,7 +48,7 @@ def candidate_rows(groups: Sequence[Group], mode_candidates: ModeCandidates) -> 
             segments = np.full(len(tokens), int(Segment.PROMPT), np.uint8)
             segments[len(prefix) :] = int(Segment.MODE)
             name = f"mode {mode.word} of query {query.id}"
-            rows.append(Row(name, tokens, segments, np.zeros(len(tokens), np.float32), _ZERO, False))
+            rows.append(Row(name, query.id, tokens, segments, np.zeros(len(tokens), np.float32), _ZERO, False))
     return rows
 
 

@@ -32,7 +32,8 @@ def policy_logprobs(params: Any, model_config: ModelConfig, micro: MicroBatch, t
 
     The head runs on policy tokens only: what Workers wrote is most of a row, and its logits are never needed.
     """
-    hidden, _ = hidden_states(params, model_config, micro.tokens, micro.positions, segment_mask=micro.sequences)
+    packing = {"segment_mask": micro.sequences, "prefixes": micro.prefixes}
+    hidden, _ = hidden_states(params, model_config, micro.tokens, micro.positions, **packing)
     before = jnp.take_along_axis(hidden, micro.predictors[:, :, None], axis=1)  # [B, P, D]
     return token_logprobs(params, model_config, before, micro.policy.tokens, temperature, chunk, with_entropy=True)
 
@@ -51,7 +52,7 @@ class GradientSum:
 
     def __init__(self, objective: Callable, shardings: Any = None):
         self._shardings = shardings
-        options = {} if shardings is None else {"out_shardings": (shardings, _whole_copies(shardings))}
+        options = {} if shardings is None else {"out_shardings": (shardings, whole_copies(shardings))}
 
         def add(total, params, micro, *arguments):
             (value, aux), gradient = jax.value_and_grad(objective, has_aux=True)(params, micro, *arguments)
@@ -68,7 +69,7 @@ class GradientSum:
         return self._add(total, params, micro, *arguments)
 
 
-def _whole_copies(shardings: Any) -> jax.sharding.Sharding:
+def whole_copies(shardings: Any) -> jax.sharding.Sharding:
     """For what the host reads of a result: no process of several could read the parts that others hold."""
     return replicated(jax.tree.leaves(shardings)[0].mesh)
 
