@@ -66,7 +66,7 @@ def attend(
     learner and the sampler.
 
     Args:
-        query: [B, T, H, hd]. key: [B, N, S, hd]. value: [B, N, hd, S], as in a cache. N divides H.
+        query: [B, T, H, hd]. key: [B, N, S, hd]. value: [B, N, hd, S] (`cache.attended`). N divides H.
         query_index: i32[B, T], order of each query. key_index: i32[B, S], order of each key, negative for padding.
         query_segments, key_segments: i32[B, T], i32[B, S] of packed rows: only equal ones see each other. Or None.
         query_prefixes: i32[B, T], a further segment of keys that each query sees, its own where it has none. Or None.

@@ -102,7 +102,8 @@ class SelfAttention(nn.Module):
         if layer_cache is None:
             keys, values = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 3, 1)
         else:
-            layer_cache = keys, values = kv.write(layer_cache, key, value, inputs.positions)
+            layer_cache = kv.write(layer_cache, key, value, inputs.positions)
+            keys, values = kv.attended(layer_cache)
         segments = (inputs.segments, inputs.segments)
         options = {"backend": c.attention, "chunk": c.attention_chunk, "whole_rows": layer_cache is None}
         options["query_prefixes"] = inputs.prefixes

@@ -104,8 +104,8 @@ def test_a_prompt_is_prefilled_once_and_cloned_into_grown_rows():
     found, pool = step(tokens, positions, pool)
     for row in (0, 2):
         np.testing.assert_allclose(found[row], EXPECTED[1, 6:], atol=1e-5)
-    assert np.all(np.asarray(pool[0][0])[[1, 3], :, :6] == 0)  # rows out of range touched no other row
-    assert [x.shape for x in kv.resize(pool, 5)[0]] == [(4, 2, 5, 8), (4, 2, 8, 5)]
+    assert np.all(np.asarray(pool[0][0])[[1, 3], :, :, :6] == 0)  # rows out of range touched no other row
+    assert [x.shape for x in kv.resize(pool, 5)[0]] == [(4, 2, 8, 5), (4, 2, 5, 8)]
 
 
 def test_a_donated_cache_is_updated_in_place():
