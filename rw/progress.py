@@ -82,7 +82,27 @@ def step_line(row: Mapping[str, Any], step: int, steps: int, cold_start: bool, i
         f"{uneven}  modes {sampled}  cost {_number(row, 'cost/per_rollout', '.2e')} USD"
         f"  spent {spent} {'nominal ' if is_nominal else ''}USD{unreported}{of_cap}"
         f"  kl {_number(row, 'loss/kl', '.4f')}  grad {_number(row, 'grad_norm', '.3f')}"
-        f"  {row['perf/step_s']:.2f} s (rollout {row['perf/rollout_s']:.2f}, train {row['perf/train_s']:.2f})"
+        f"  {time_words(row)}"
+    )
+
+
+def time_words(row: Mapping[str, Any]) -> str:
+    """Where a step's seconds went; `-` stands for what was not measured.
+
+    Of the rollouts: the sampler's two kinds of work; `wait`: it had none, since all episodes waited for Workers;
+    `score`: none, since they waited for verdicts; and what the learner did meanwhile, if anything.
+    """
+    step, rollout, decode, prefill, wait, score, train, reference, update, publish = (
+        _number(row, f"perf/{name}_s", ".2f")
+        for name in (
+            "step", "rollout", "decode", "prefill", "wait", "score", "train", "reference", "update", "publish",
+        )
+    )  # fmt: skip
+    meanwhile = row.get("sampler/idle_work_s")
+    learning = f"; learning meanwhile {meanwhile:.2f}" if meanwhile else ""
+    return (
+        f"{step} s: rollout {rollout} (decode {decode}, prefill {prefill}, wait {wait}, score {score}{learning}), "
+        f"train {train} (reference {reference}, update {update}), publish {publish}"
     )
 
 

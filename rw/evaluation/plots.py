@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from rw.evaluation import learning_plots, running_plots, style
+from rw.evaluation import learning_plots, running_plots, style, time_plots
 from rw.evaluation.history import History
 
 
@@ -65,9 +65,10 @@ PLOTS = (
     ),
     Plot(
         "time",
-        "Grey is time in which the sampler had nothing to do, since every episode waited for a Worker or the scorer. "
-        "A few long steps, the first above all, are those in which new shapes compile.",
-        running_plots.time,
+        "Above: grey is time in which neither sampler nor learner had anything to do, since every episode waited for a "
+        "Worker. A few long steps, the first above all, are those in which new shapes compile. Below: the rollouts of "
+        "a step take as long as its slowest episode.",
+        time_plots.time,
     ),
 )
 

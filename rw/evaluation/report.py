@@ -27,6 +27,7 @@ from rw.evaluation.table import (
     terminal,
     type_table,
 )
+from rw.evaluation.time_tables import time_sections
 
 FOLDER, SUMMARY, TEXT, RESULTS = "report", "summary.json", "report.md", "results.html"
 INTERVALS = (
@@ -122,6 +123,7 @@ def report_text(
         "\n".join(f"- {what}: {value}" for what, value in essentials(history.config, summary)),
         "## Before and after",
         *_test_sections(history, summary),
+        *time_sections(history),
         "## Plots",
         *(plots or ["No step is finished, so there is nothing to draw yet."]),
         "## Files",

@@ -1,4 +1,4 @@
-"""Plots of how a run went: what broke or was lost, what it cost, where its time went.
+"""Plots of how a run went: what broke or was lost, and what it cost.
 
 Each function draws one figure from a run's history and summary, or returns None where nothing was measured. What a
 metric means is defined where it is computed (rw/metrics.py, rw/train.py).
@@ -18,6 +18,7 @@ from rw.evaluation import style
 from rw.evaluation.history import History
 from rw.evaluation.learning_plots import SMOOTH, arm_colour
 from rw.evaluation.table import arm_words, cost_unit, ordered_arms
+from rw.evaluation.time_plots import on_steps
 from rw.types import Violation
 
 Summary = Mapping[str, Any]
@@ -54,7 +55,7 @@ def _layers(
         axes.set_ylim(0, 1)
         axes.set_yticks([])
         return
-    layers = [_on(steps, part, values) for _, part, values in found]
+    layers = [on_steps(steps, part, values) for _, part, values in found]
     words = [words for words, _, _ in found]
     if len(layers) > MOST_REASONS:
         layers = [*layers[: MOST_REASONS - 1], np.sum(layers[MOST_REASONS - 1 :], axis=0)]
@@ -184,80 +185,6 @@ def _cost_of_arms(axes: Axes, summary: Summary, arms: Sequence[str], scale: floa
     axes.set_yticks(range(len(arms)), [arm_words(arm) for arm in arms], fontsize=style.SMALL - 1)
     axes.set_xlim(0, 1.18 * axes.get_xlim()[1])
     axes.grid(False, axis="y")
-
-
-TIME_PARTS = (
-    ("sampling", style.SKY),
-    ("waiting for Workers and scoring", style.PALE),
-    ("learning", style.RED),
-    ("publishing", style.PINK),
-    ("other", style.YELLOW),
-)
-
-
-def time(history: History, summary: Summary) -> Figure | None:
-    """Where a step's seconds went, stacked; steps that compiled may rise beyond the plot, and are named."""
-    steps, whole = history.series("perf/step_s")
-    if not len(steps):
-        return None
-    figure, [[axes]] = style.figure("Where a step's time went", size=(10, 4.8))
-    style.plain(axes, x=style.STEP_LABEL, y="seconds of a step")
-    layers = time_layers(history, steps, whole)
-    axes.stackplot(
-        np.repeat(steps, 2) + np.tile([-0.5, 0.5], len(steps)),
-        [np.repeat(layer, 2) for layer in layers],
-        colors=[colour for _, colour in TIME_PARTS],
-        linewidth=0,
-    )
-    top = 1.5 * float(np.percentile(whole, 95))
-    axes.set_ylim(0, top if top > 0 else 1)
-    style.step_axis(axes, int(steps[-1]))
-    _name_outliers(axes, steps, whole, top)
-    total = whole.sum()
-    shares = [
-        f"{words}: {100 * layer.sum() / total:.0f} %" for (words, _), layer in zip(TIME_PARTS, layers, strict=True)
-    ]
-    handles = [style.patch(colour, words) for (_, colour), words in zip(TIME_PARTS, shares, strict=True)]
-    title = f"{total / 60:.1f} min in all, median step {np.median(whole):.2f} s"
-    axes.legend(
-        handles=handles[::-1], title=title, fontsize=style.SMALL, title_fontsize=style.SMALL, frameon=False,
-        loc="upper left", bbox_to_anchor=(1.0, 1.0), alignment="left",
-    )  # fmt: skip
-    return figure
-
-
-def time_layers(history: History, steps: np.ndarray, whole: np.ndarray) -> list[np.ndarray]:
-    """Seconds of each of TIME_PARTS, one array each [steps]; together they are `whole`.
-
-    While rollouts run, the sampler either has a tick on the device (`sampler/device_s`) or nothing to do but wait for
-    Workers, scoring and the event loop; its own `idle_s` would count the learner's time too.
-    """
-    rollout, train, publish, device = (
-        _on(steps, *history.series(name))
-        for name in ("perf/rollout_s", "perf/train_s", "perf/publish_s", "sampler/device_s")
-    )
-    sampling = np.minimum(device, rollout)
-    other = np.maximum(whole - rollout - train - publish, 0.0)
-    return [sampling, rollout - sampling, train, publish, other]
-
-
-def _name_outliers(axes: Axes, steps: np.ndarray, whole: np.ndarray, top: float) -> None:
-    """Says how long the longest steps took where they leave the plot: three at most."""
-    beyond = sorted(np.flatnonzero(whole > top), key=lambda place: -whole[place])
-    if beyond:
-        named = ", ".join(f"step {steps[place]}: {whole[place]:.0f} s" for place in sorted(beyond[:3]))
-        more = f" and {len(beyond) - 3} more" if len(beyond) > 3 else ""
-        axes.text(
-            0.01, 0.985, f"beyond the plot: {named}{more}", transform=axes.transAxes, va="top",
-            fontsize=style.SMALL, color=style.INK,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 2, "alpha": 0.9},
-        )  # fmt: skip
-
-
-def _on(steps: np.ndarray, part: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """f64[steps]: the values at these steps, 0 where there is none."""
-    found = dict(zip(part.tolist(), values.tolist(), strict=True))
-    return np.array([found.get(step, 0.0) for step in steps.tolist()], np.float64)
 
 
 def _top(values: np.ndarray) -> float:

@@ -23,15 +23,27 @@ ROW = {
     "loss/kl": 0.0,
     "perf/step_s": 3.0,
     "perf/rollout_s": 2.0,
-    "perf/train_s": 1.0,
+    "perf/train_s": 0.75,
+    "perf/publish_s": 0.125,
+    "perf/decode_s": 0.75,
+    "perf/prefill_s": 0.25,
+    "perf/wait_s": 0.875,
+    "perf/score_s": 0.0,
+    "perf/reference_s": 0.25,
 }
 
 
 def test_a_step_in_one_line():
     assert step_line(ROW, 7, 90, cold_start=False) == (
         "step 7/90 rho 0.50 accuracy 0.250  invalid 0.12  excluded 0.10  modes 0.50/0.25/0.25  cost 2.00e-03 USD"
-        "  spent 1.25 USD  kl 0.0000  grad -  3.00 s (rollout 2.00, train 1.00)"
+        "  spent 1.25 USD  kl 0.0000  grad -  3.00 s: rollout 2.00 (decode 0.75, prefill 0.25, wait 0.88, score 0.00), "
+        "train 0.75 (reference 0.25, update -), publish 0.12"
     )
+
+
+def test_what_was_learnt_while_episodes_waited_is_told():
+    line = step_line(ROW | {"sampler/idle_work_s": 0.5}, 7, 90, cold_start=False)
+    assert "score 0.00; learning meanwhile 0.50), train" in line
 
 
 def test_spending_is_told_with_its_unknown_part_and_the_nearest_cap():

@@ -90,6 +90,23 @@ def training_row(step, steps, random):
     rollout, train = 0.5 + 0.1 * random.random(), 1.1 + 0.1 * random.random()
     row |= {"perf/rollout_s": rollout, "perf/train_s": train, "perf/publish_s": 0.002, "sampler/device_s": 0.4}
     row["perf/step_s"] = rollout + train + 0.01 + (30 if step == 1 else 0)
+    return row | times_of_episodes(step, rollout, train)
+
+
+def times_of_episodes(step, rollout, train):
+    """What a step's timeline and the sampler's counters say."""
+    row = {"perf/decode_s": 0.3, "perf/prefill_s": 0.1, "perf/wait_s": 0.08, "perf/score_s": 0.01, "perf/host_s": 0.0}
+    row |= {"perf/makespan_s": rollout - 0.01, "perf/critical_path_s": rollout - 0.05, "perf/straggler_s": 0.06}
+    row |= {"perf/critical_path/wait_s": 0.25, "perf/decode_idle_share": 0.25, "perf/learner_idle_share": 0.375}
+    row |= {"perf/reference_s": train / 4, "perf/update_s": 0.7 * train, "perf/replayed_turns": 3.0 * (step == 2)}
+    parts = {"queue_s": 0.05, "sample_s": 0.125, "wait_s": 0.25, "score_s": 0.01, "own_s": 0.0}
+    slowest = []
+    for place, word in enumerate(WORDS, start=1):
+        longest = rollout * place / 3 - 0.01
+        row |= {f"perf/episode_s/{word}/p50": longest / 2, f"perf/episode_s/{word}/max": longest}
+        about = {"query_id": f"q{step}", "rollout": place, "mode": word, "duration_s": longest, "replayed_turns": 0}
+        slowest.append(about | parts)
+    row["perf/slowest"] = slowest
     return row
 
 

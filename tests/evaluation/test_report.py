@@ -53,6 +53,23 @@ def test_the_summary_is_that_of_the_files(whole):
     assert found["test_queries"] == 60 and found["finished"] and found["best_step"] == 50
 
 
+def test_the_report_says_where_the_time_went(whole):
+    text = whole[1].read_text()
+    _, _, section = text.partition("## Where the time went\n")
+    for words in (
+        "0.25 s of them waiting",
+        "25 % of the rollouts' time, the learner for 38 % of a step",
+        "3 turns were",
+    ):
+        assert words in section, words
+    rows = [json.loads(line) for line in (whole[0] / "metrics.jsonl").read_text().splitlines()]
+    slowest = max((row["perf/slowest"][2] | {"step": row["step"]} for row in rows), key=lambda e: e["duration_s"])
+    cells = (
+        f"| agentic | {slowest['step']} | q{slowest['step']} / 3 | {slowest['duration_s']:.2f} | 0.05 | 0.12 | 0.25 |"
+    )
+    assert cells in section and section.index("| single |") < section.index("| multi |") < section.index("| agentic |")
+
+
 def test_a_report_made_again_is_the_same(whole, tmp_path, unpainted):
     workdir, path = whole
     again = report.write_report(workdir, tmp_path / "elsewhere")

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from rw.evaluation import learning_plots, running_plots, style
+from rw.evaluation import learning_plots, running_plots, style, time_plots
 from rw.evaluation.aggregate import summary
 from rw.evaluation.history import read_history
 from rw.evaluation.table import cost_unit, cost_words, ordered_arms, share_words
@@ -36,18 +36,24 @@ def history_of(made, path, rows):
 
 def test_parts_of_a_steps_time_add_up_to_it(made, tmp_path):
     row = {"perf/step_s": 3.0, "perf/rollout_s": 1.0, "perf/train_s": 1.5, "perf/publish_s": 0.1}
+    split = {"perf/decode_s": 0.2, "perf/prefill_s": 0.1, "perf/wait_s": 0.4, "perf/score_s": 0.2}
     rows = [
         {"step": 1, **row, "sampler/device_s": 0.6, "sampler/idle_s": 9.0},
         {"step": 2, **row, "sampler/device_s": 1.2},  # its clock began before the rollouts'
         {"step": 3, "perf/step_s": 2.0},
+        {"step": 4, **row, **split, "sampler/idle_work_s": 0.3, "perf/reference_s": 0.5},
+        {"step": 5, **row, **split, "sampler/idle_work_s": 0.9, "perf/reference_s": 1.6},
     ]
     history = history_of(made, tmp_path / "run", rows)
     steps, whole = history.series("perf/step_s")
-    layers = np.array(running_plots.time_layers(history, steps, whole))
+    layers = np.array(time_plots.time_layers(history, steps, whole))
     assert layers.sum(axis=0) == pytest.approx(whole)
-    assert layers[:, 0] == pytest.approx([0.6, 0.4, 1.5, 0.1, 0.4])
-    assert layers[:, 1] == pytest.approx([1.0, 0.0, 1.5, 0.1, 0.4])
-    assert layers[:, 2] == pytest.approx([0, 0, 0, 0, 2.0])
+    # decode, prefill, learning meanwhile, waiting, verdicts, reference, update, publishing, other
+    assert layers[:, 0] == pytest.approx([0.6, 0, 0, 0.4, 0, 0, 1.5, 0.1, 0.4])  # an older run's
+    assert layers[:, 1] == pytest.approx([1.0, 0, 0, 0.0, 0, 0, 1.5, 0.1, 0.4])
+    assert layers[:, 2] == pytest.approx([0, 0, 0, 0, 0, 0, 0, 0, 2.0])
+    assert layers[:, 3] == pytest.approx([0.2, 0.1, 0.3, 0.1, 0.2, 0.5, 1.0, 0.1, 0.5])
+    assert layers[:, 4] == pytest.approx([0.2, 0.1, 0.7, 0.0, 0.0, 1.5, 0.0, 0.1, 0.4])  # clocks differ a little
 
 
 def test_accuracy_shows_validation_training_and_the_arms_that_matter(made, tmp_path):
