@@ -14,7 +14,6 @@ import numpy as np
 import optax
 from absl import logging
 
-from rw.core.losses import policy_mask
 from rw.errors import TrainingDivergedError
 from rw.learner.batch import MicroBatch
 from rw.learner.optimizer import Optimizer
@@ -36,11 +35,6 @@ def policy_logprobs(params: Any, model_config: ModelConfig, micro: MicroBatch, t
     hidden, _ = hidden_states(params, model_config, micro.tokens, micro.positions, **packing)
     before = jnp.take_along_axis(hidden, micro.predictors[:, :, None], axis=1)  # [B, P, D]
     return token_logprobs(params, model_config, before, micro.policy.tokens, temperature, chunk, with_entropy=True)
-
-
-def row_sums(values: jax.Array, micro: MicroBatch) -> jax.Array:
-    """f32[B]: sums of values [B, P] over each row's policy tokens."""
-    return jnp.where(policy_mask(micro.policy.segments, micro.policy.retained), values, 0).sum(-1)
 
 
 class GradientSum:

@@ -272,7 +272,7 @@ def test_after_warm_up_packed_rows_compile_nothing(params, reference_params, gro
     learner, options = learner_of(batch, reference_params), {"cold_start": False, "mode_candidates": mode_candidates}
     state = init_state(params, OPTIMIZER, 0)
     learner.warm_up(state)
-    programs = (learner._gradient._add, learner._reference, learner._support._scores, learner._support._gradient._add)
+    programs = (learner._gradient._add, learner._reference, learner._support._logprobs, learner._support._gradient._add)
     sizes = [program._cache_size() for program in programs]
     learner.step(state, groups, support_coefficient=0.4, **options)
     assert [program._cache_size() for program in programs] == sizes
