@@ -97,6 +97,25 @@ def check_advantages(advantages: Any, name: str, batch: GroupBatch) -> None:
             raise ConfigError(f"advantage {name!r} returned {field} of dtype {values.dtype}; it must be real numbers")
 
 
+def check_groupwise(function: Callable, name: str, config: AdvantageConfig) -> None:
+    """Raises ConfigError unless groups have the same advantages one at a time as together, on `trial_batch`."""
+    for cold_start in (True, False):
+        config = dataclasses.replace(config, cold_start=cold_start)
+        with np.errstate(all="ignore"):
+            whole = function(trial_batch(), config)
+        retained = trial_batch().retained
+        for g, group in enumerate(TRIAL_GROUPS):
+            with np.errstate(all="ignore"):
+                alone = function(GroupBatch(*(array[g : g + 1] for array in trial_batch())), config)
+            for field in ("grpo", "mode", "inner"):
+                together, by_itself = (np.asarray(getattr(a, field))[i] for a, i in ((whole, g), (alone, 0)))
+                if not np.allclose(together[retained[g]], by_itself[retained[g]], rtol=1e-4, atol=1e-5):
+                    raise ConfigError(
+                        f"advantage {name!r} gives {group} another {field} alone than among others, so it looks "
+                        "beyond a group: regime='stream' learns from each group as it comes; set regime='collect'"
+                    )
+
+
 TRIAL_GROUPS = (
     "a free group with all modes",
     "a forced group",

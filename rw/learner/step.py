@@ -1,23 +1,26 @@
-"""One COMET-GRPO step: groups in, a new state and metrics out. Collected regime: all rollouts are there when it starts.
+"""One COMET-GRPO step: groups in, a new state and metrics out.
 
-Knows no rollouts in progress, no files and no schedule: what changes with the data position is passed in.
+What can be computed while other groups are still under way is begun before (`begin`, `finish`; streaming.py); `step` is
+for groups that are all there. Knows no rollouts, no files and no schedule: what changes with the data position is
+passed in.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from absl import logging
 
-from rw.core.advantage_contract import check_advantages
-from rw.core.advantages import AdvantageConfig, resolve
+from rw.core.advantage_contract import check_advantages, check_groupwise
+from rw.core.advantages import ADVANTAGES, AdvantageConfig, resolve
 from rw.core.diagnostics import advantage_metrics
-from rw.core.losses import LossConfig, comet_loss
+from rw.core.losses import LossConfig
 from rw.errors import ConfigError
 from rw.learner.batch import (
     BatchConfig,
@@ -25,22 +28,32 @@ from rw.learner.batch import (
     Row,
     empty_micro_batch,
     group_batch,
-    micro_batches,
-    padding_share,
     token_counts,
     token_rows,
 )
-from rw.learner.diagnostics import TokenRecord, of_tokens
+from rw.learner.diagnostics import of_tokens
 from rw.learner.mode_support import ModeCandidates, SupportTerm, candidate_rows
 from rw.learner.optimizer import Optimizer
 from rw.learner.placement import Placement
-from rw.learner.programs import GradientSum, advance, make_update, policy_logprobs, say_if_skipped
+from rw.learner.policy_loss import LOSS_TERMS, PolicyLoss
+from rw.learner.programs import GradientSum, advance, make_update, say_if_skipped
+from rw.learner.streamed_gradient import StreamedSums
+from rw.learner.streaming import (
+    NOTHING,
+    REGIMES,
+    Results,
+    RowKey,
+    StepWork,
+    check_same_rows,
+    declared,
+    portions,
+    row_keys,
+)
 from rw.model.attention import check_backend
 from rw.model.config import ModelConfig
 from rw.types import Advantages, Group, GroupBatch, Mode, TokenCounts, TrainState
 
 TERMS = ("mode", "inner", "kl", "support")
-LOSS_TERMS = ("loss/pg_mode", "loss/pg_inner", "loss/kl")  # of comet_loss, whose loss is (1, 1, β) times them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +70,11 @@ class LearnerConfig:
     support_floor: float = 0.05  # δ
     logprob_temperature: float = 0.8  # the sampling temperature, for π_θ, π_old and π_ref alike
     deterministic: bool = False  # rows in the order of groups and rollouts; otherwise by length, which pads least
+    regime: str = "collect"  # collect: gradients when all groups are there | stream: as they come
 
     def __post_init__(self):
+        if self.regime not in REGIMES:
+            raise ConfigError(f"regime={self.regime!r} is not one of {', '.join(REGIMES)}")
         if not self.logprob_temperature > 0:
             raise ConfigError(f"logprob_temperature={self.logprob_temperature} must be above 0")
         if not 0 < self.support_floor < 1 / len(Mode):
@@ -83,8 +99,12 @@ class Learner:
         self.reference_params = self.placement.params(reference_params)
         self._advantage_function = resolve(config.advantage_function)
         self._advantage_name = getattr(config.advantage_function, "__qualname__", str(config.advantage_function))
-        self._gradient = GradientSum(self._objective, self.placement.shardings)
-        self._reference = jax.jit(self._logprobs)
+        if config.regime == "stream" and self._advantage_function not in ADVANTAGES.values():
+            check_groupwise(self._advantage_function, self._advantage_name, config.advantage)
+        loss = PolicyLoss(model_config, config.batch, config.loss, config.logprob_temperature)
+        self._gradient = GradientSum(loss.divided, self.placement.shardings)
+        self._streamed = StreamedSums(loss, self._gradient, self.placement)
+        self._reference = jax.jit(loss.logprobs)
         self._update = make_update(optimizer)
         self._support = SupportTerm(model_config, config.batch, config.support_floor, self.placement)
 
@@ -111,24 +131,70 @@ class Learner:
             loss or gradient is not finite, parameters and moments are those given.
         """
         with self.placement.scope():
-            return self._step(state, groups, cold_start, support_coefficient, mode_candidates)
+            return self._step(state, None, groups, cold_start, support_coefficient, mode_candidates)
 
-    def _step(self, state, groups, cold_start, support_coefficient, mode_candidates):
+    def begin(self, params: Any, *, cold_start: bool, all_forced: bool = False) -> StepWork:
+        """The work of a step whose groups are still under way: hand them to it as they are complete, and have it done
+        piece by piece; `finish` ends it.
+
+        Args:
+            params: the state's; only read. Until `finish`, nothing may consume them.
+            all_forced: every group of the step has an assigned mode, so that no mode token is sampled.
+        """
+        refer = (lambda micro: self.reference_logprobs(self.placement.batch(micro))) if self._reads_reference else None
+        gradient = None
+        if self.config.regime == "stream":
+            gradient = self._streamed.begin(params, cold_start=cold_start, all_forced=all_forced)
+        return StepWork(
+            functools.partial(self._prepared, cold_start),
+            refer,
+            gradient,
+            self.config.batch,
+            cold_start=cold_start,
+            in_order=self.config.deterministic,
+            scope=self.placement.scope,
+        )
+
+    def finish(
+        self,
+        state: TrainState,
+        work: StepWork,
+        groups: Sequence[Group],
+        *,
+        support_coefficient: float = 0.0,
+        mode_candidates: ModeCandidates | None = None,
+    ) -> tuple[TrainState, dict[str, float]]:
+        """As `step`, from what `work` did of it and what it did not; raises what one of its pieces raised."""
+        with self.placement.scope():
+            return self._step(state, work, groups, work.cold_start, support_coefficient, mode_candidates)
+
+    def _step(self, state, work, groups, cold_start, support_coefficient, mode_candidates):
         started = time.perf_counter()
         batch, advantages, rows = self._rows(groups, cold_start)
+        keyed = dict(zip(row_keys(_in_order(groups), batch), rows, strict=True))
+        early = (0, 0) if work is None else work.counts
+        done = NOTHING if work is None else work.results(groups, keyed)
+        check_same_rows(done.rows, keyed, self._advantage_name)
         counts = token_counts(rows)
-        micros = self._micro_batches(rows, with_reference=bool(self.config.loss.kl_coefficient))
+        late = {key: row for key, row in keyed.items() if key not in done.rows}
+        micros = self._micro_batches(list(late.values()), self._reads_reference, list(late), done.references)
         referenced = time.perf_counter()
         normalisers = self._normalisers(counts, cold_start)
         weights = (1.0, 1.0, self.config.loss.kl_coefficient)
-        total, value, terms, records = self._policy_gradient(state.params, micros, normalisers, weights)
+        total, value, terms = self._settle(state.params, done, normalisers)
+        total, late_value, late_terms, records = self._policy_gradient(
+            state.params, micros, normalisers, weights, total
+        )
+        value, terms = value + late_value, {name: terms.get(name, 0.0) + late_terms[name] for name in late_terms}
+        records = [*done.records, *records]
         support = {}
         if mode_candidates is not None and not cold_start:
             total, support = self._add_support(total, state.params, groups, mode_candidates, support_coefficient)
         value = value + support_coefficient * support.get("loss/support", 0.0)
         metrics = {**terms, **of_tokens(records, self.config.loss)}
         if rows:
-            metrics["data/padding_share"] = padding_share(rows, micros)
+            slots = done.slots + sum(micro.tokens.size for micro in micros)
+            metrics["data/padding_share"] = 1 - sum(len(row.tokens) for row in rows) / slots
             state, update = self._update(state, total, np.float32(value))
             say_if_skipped(state)
             metrics.update({name: float(x) for name, x in update.items()})
@@ -138,7 +204,9 @@ class Learner:
         metrics.update(advantage_metrics(batch, advantages), **support)
         metrics.update({"loss/total": float(value), "lambda_b": support_coefficient, "cold_start": float(cold_start)})
         metrics.update({"N_mode": float(counts.mode), "N_inner": float(counts.inner), "N_KL": float(counts.kl)})
-        metrics.update(rows=float(len(rows)), micro_batches=float(len(micros)))
+        metrics.update(rows=float(len(rows)), micro_batches=float(len(micros) + len(done.terms)))
+        if rows and work is not None:
+            metrics.update({"perf/early_reference": early[0] / len(rows), "perf/early_gradient": early[1] / len(rows)})
         metrics["nonfinite_skips"] = float(np.asarray(state.nonfinite_skips)[1])
         finished = time.perf_counter()
         metrics.update({"perf/reference_s": referenced - started, "perf/update_s": finished - referenced})
@@ -159,7 +227,7 @@ class Learner:
 
     def _term_gradients(self, params, groups, terms, cold_start, mode_candidates):
         _, _, rows = self._rows(groups, cold_start)
-        micros = self._micro_batches(rows, with_reference="kl" in terms)
+        micros = self._micro_batches(rows, "kl" in terms)
         normalisers = self._normalisers(token_counts(rows), cold_start)
         result = {}
         for term in terms:
@@ -182,7 +250,7 @@ class Learner:
 
     def _compile(self, state: TrainState) -> None:
         total = self._gradient.zeros(state.params)
-        nothing = TokenCounts(*(np.float32(0),) * 3)
+        nothing, micros = TokenCounts(*(np.float32(0),) * 3), []
         for length, policy in self.config.batch.shapes():
             micro = self.placement.batch(empty_micro_batch(length, policy, self.config.batch))
             if self.config.loss.kl_coefficient:
@@ -190,19 +258,19 @@ class Learner:
             total, _ = self._gradient.add(total, state.params, micro, nothing, np.zeros(len(LOSS_TERMS), np.float32))
             if policy == min(self.config.batch.policy_buckets[0], length):  # declarations are short
                 total = self._support.compile(state.params, micro, total)
+            micros.append(micro)
         jax.block_until_ready(total)
+        if self.config.regime == "stream":
+            self._streamed.compile(state.params, micros)
+
+    @property
+    def _reads_reference(self) -> bool:
+        return bool(self.config.loss.kl_coefficient)
 
     def _rows(self, groups: Sequence[Group], cold_start: bool) -> tuple[GroupBatch, Advantages, list[Row]]:
-        groups = sorted(groups, key=lambda group: group.index)  # arrival order must not matter, not even in rounding
+        groups = _in_order(groups)
         config = dataclasses.replace(self.config.advantage, cold_start=cold_start)
-        batch = group_batch(
-            groups,
-            reference_cost_usd=self.config.reference_cost_usd,
-            efficiency_weight=config.efficiency_weight,
-            cold_start=cold_start,
-            exhausted_is_invalid=self.config.exhausted_is_invalid,
-            retry_cost=self.config.retry_cost,
-        )
+        batch = self._group_batch(groups, cold_start)
         if not groups:
             return batch, Advantages(*(np.zeros((0, 0), np.float32),) * 3), []
         own_copy = GroupBatch(*(np.array(array) for array in batch))  # a function may write into what it is given
@@ -210,11 +278,37 @@ class Learner:
         check_advantages(advantages, self._advantage_name, batch)
         return batch, advantages, token_rows(groups, batch, advantages)
 
-    def _micro_batches(self, rows: Sequence[Row], with_reference: bool) -> list[MicroBatch]:
-        """Placed micro-batches, with their reference log-probs where something reads them."""
-        made = micro_batches(rows, self.config.batch, by_length=not self.config.deterministic)
-        placed = [self.placement.batch(micro) for micro in made]
-        if not with_reference:
+    def _group_batch(self, groups: Sequence[Group], cold_start: bool) -> GroupBatch:
+        return group_batch(
+            groups,
+            reference_cost_usd=self.config.reference_cost_usd,
+            efficiency_weight=self.config.advantage.efficiency_weight,
+            cold_start=cold_start,
+            exhausted_is_invalid=self.config.exhausted_is_invalid,
+            retry_cost=self.config.retry_cost,
+        )
+
+    def _prepared(self, cold_start: bool, group: Group) -> dict[RowKey, Row]:
+        """The rows of a group that came early. In `collect` nothing reads an advantage of them."""
+        if self.config.regime == "stream":
+            batch, _, rows = self._rows([group], cold_start)
+        else:
+            batch = self._group_batch([group], cold_start)
+            rows = token_rows([group], batch, Advantages(*(np.zeros(batch.mode.shape, np.float32),) * 3))
+        return dict(zip(row_keys([group], batch), rows, strict=True))
+
+    def _micro_batches(
+        self,
+        rows: Sequence[Row],
+        with_reference: bool,
+        keys: Sequence[RowKey] = (),
+        references: Mapping[RowKey, np.ndarray] | None = None,
+    ) -> list[MicroBatch]:
+        """Placed micro-batches, with their reference log-probs where something reads them: those known already, where
+        those of all rows are."""
+        made = portions(keys, rows, self.config.batch, by_length=not self.config.deterministic)
+        placed = [self.placement.batch(portion.micro_batch(self.config.batch, references or None)) for portion in made]
+        if references or not with_reference:
             return placed
         scored = [(micro, self.reference_logprobs(micro)) for micro in placed]
         jax.block_until_ready(scored)
@@ -230,26 +324,28 @@ class Learner:
             return TokenCounts(mode=counts.mode + counts.inner, inner=counts.mode + counts.inner, kl=counts.kl)
         return counts
 
-    def _logprobs(self, params: Any, micro: MicroBatch) -> jax.Array:
-        temperature, chunk = self.config.logprob_temperature, self.config.batch.logprob_chunk
-        return policy_logprobs(params, self.model_config, micro, temperature, chunk)[0]
+    def _settle(self, params: Any, done: Results, normalisers: TokenCounts) -> tuple[Any, float, dict[str, float]]:
+        """(gradient, value, terms) of the rows that were streamed: their sums divided, and the pass over first turns
+        where the sums hold no mode tokens. (None, 0, nothing) where none was."""
+        if done.total is None:
+            return None, 0.0, {}
+        total, terms = self._streamed.divided(done, normalisers)
+        kl_coefficient = self.config.loss.kl_coefficient
+        if not done.is_whole:
+            found = {key: declared(row, done.references.get(key)) for key, row in sorted(done.rows.items())}
+            found = {key: parts for key, parts in found.items() if parts is not None}
+            rows, references = [row for row, _ in found.values()], {key: part for key, (_, part) in found.items()}
+            micros = self._micro_batches(rows, False, list(found), references if self._reads_reference else None)
+            weights = (1.0, 0.0, kl_coefficient)
+            total, _, of_modes, _ = self._policy_gradient(params, micros, normalisers, weights, total)
+            terms = {name: terms[name] + of_modes.get(name, 0.0) for name in terms}
+        return total, terms["loss/pg_mode"] + terms["loss/pg_inner"] + kl_coefficient * terms["loss/kl"], terms
 
-    def _objective(self, params: Any, micro: MicroBatch, normalisers: TokenCounts, weights: jax.Array):
-        """(weighted sum of the loss terms, (terms, record)). Weights are an argument: one program serves all."""
-        temperature, chunk = self.config.logprob_temperature, self.config.batch.logprob_chunk
-        logprobs, entropy = policy_logprobs(params, self.model_config, micro, temperature, chunk)
-        policy = micro.policy
-        if self.config.batch.old_policy == "current":
-            # One update from the policy that sampled: π_old is π_θ, and the sampler's rounding stays outside.
-            policy = policy._replace(old_logprobs=jax.lax.stop_gradient(logprobs))
-        loss_config = dataclasses.replace(self.config.loss, reduction="segment")  # see _normalisers
-        _, terms = comet_loss(logprobs, policy, normalisers, loss_config)
-        record = TokenRecord(policy, logprobs, micro.policy.old_logprobs, entropy)
-        return sum(weights[index] * terms[name] for index, name in enumerate(LOSS_TERMS)), (terms, record)
-
-    def _policy_gradient(self, params: Any, micros: Sequence[MicroBatch], normalisers: TokenCounts, weights):
-        """(gradient, value, terms, records) of the weighted loss over all micro-batches."""
-        total, results = self._gradient.zeros(params), []
+    def _policy_gradient(
+        self, params: Any, micros: Sequence[MicroBatch], normalisers: TokenCounts, weights, total=None
+    ):
+        """(gradient, value, terms, records) of the weighted loss over all micro-batches, on top of `total`."""
+        total, results = self._gradient.zeros(params) if total is None else total, []
         weights = np.asarray(weights, np.float32)
         for micro in micros:
             total, result = self._gradient.add(total, params, micro, normalisers, weights)
@@ -263,10 +359,15 @@ class Learner:
 
     def _add_support(self, total: Any, params: Any, groups, mode_candidates: ModeCandidates, coefficient: float):
         """The gradient with λ_b times the support term's added, and the term's metrics."""
-        rows = candidate_rows(sorted(groups, key=lambda group: group.index), mode_candidates)
+        rows = candidate_rows(_in_order(groups), mode_candidates)
         micros = self._support.micro_batches(rows, by_length=not self.config.deterministic)
         loss, mode_support, slope = self._support.loss_and_slope(self._support.scores(params, micros, len(rows)))
         if coefficient:
             total = self._support.add_gradient(total, params, micros, slope, coefficient)
         metrics = {f"mode/p_bar/{mode.word}": float(share) for mode, share in zip(Mode, mode_support, strict=True)}
         return total, {"loss/support": loss, **metrics}
+
+
+def _in_order(groups: Sequence[Group]) -> list[Group]:
+    """Arrival order must not matter, not even in rounding."""
+    return sorted(groups, key=lambda group: group.index)
