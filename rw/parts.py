@@ -155,6 +155,7 @@ class Parts:
         step: int,
         policy_version: int,
         on_progress: Callable[[Progress], None] = lambda progress: None,
+        on_group: Callable[[Group], None] = lambda group: None,
         timeline: Timeline | None = None,
     ) -> list[Group]:
         """Rolls out every query and waits for all groups; in order of index.
@@ -163,6 +164,7 @@ class Parts:
 
         Args:
             scope: the name of the journal. What it holds from an earlier process is neither sampled nor sent again.
+            on_group: told of each group of this process as soon as it is complete.
             timeline: where this process's episodes note when they did what.
 
         Raises:
@@ -172,7 +174,7 @@ class Parts:
         self.budget.rebalance(await self.processes.exchange(self.budget.report()), host=self.processes.index)
         tasks = self.processes.share(group_tasks(queries, forced_modes))
         with contextlib.closing(self.journals.open(scope)) as journal:
-            options = {"step": step, "policy_version": policy_version, "on_progress": on_progress}
+            options = {"step": step, "policy_version": policy_version, "on_progress": on_progress, "on_group": on_group}
             rolling = self._roll_out(sampler, tasks, journal, rollouts_per_query, timeline, options)
             try:
                 own = await self.interrupts.guard(rolling)

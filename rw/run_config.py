@@ -14,6 +14,7 @@ from rw.data.config import DataConfig
 from rw.errors import ConfigError
 from rw.learner.batch import BatchConfig
 from rw.learner.optimizer import OptimizerConfig
+from rw.learner.streaming import REGIMES
 from rw.model.attention import check_config
 from rw.model.config import ModelConfig
 from rw.protocol.config import ProtocolConfig
@@ -31,7 +32,15 @@ WORKER_MAY_CHANGE = (
 )  # fmt: skip
 
 # Where and how the same numbers are computed, up to rounding: a run may go on on other machines.
-PLACEMENT = ("mesh.*", "batch.micro_batch", "batch.packing", "model.attention", "model.attention_chunk", "model.remat")
+PLACEMENT = (
+    "mesh.*",
+    "regime",
+    "batch.micro_batch",
+    "batch.packing",
+    "model.attention",
+    "model.attention_chunk",
+    "model.remat",
+)
 
 # Keys in which a continued run may differ from the one that made its checkpoints.
 MAY_CHANGE = (
@@ -303,6 +312,7 @@ class RunConfig:
     queries_per_batch: int = 32
     rollouts_per_query: int = 8
     deterministic: bool = False
+    regime: str = "collect"  # collect: the update begins when all rollouts have ended | stream: with the first group
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = QWEN3_4B
@@ -333,6 +343,7 @@ class RunConfig:
     def __post_init__(self):
         _require_at_least(self, "", 1, "steps", "queries_per_batch", "rollouts_per_query")
         _require_at_least(self, "", 0, "seed")
+        require_one_of("regime", self.regime, REGIMES)
         if max(self.seed, self.warmstart.seed) >= 2**32:
             raise ConfigError(f"seed={self.seed} and warmstart.seed={self.warmstart.seed} must be below 2^32")
         if self.workers.kind not in ANSWERED_BY[self.data.source]:

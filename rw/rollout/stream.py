@@ -32,9 +32,11 @@ async def stream_groups(
     credit: CreditConfig = PAPER,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_rollout: Callable[[ScoredTrajectory], None] = lambda rollout: None,
+    on_group: Callable[[Group], None] = lambda group: None,
 ) -> AsyncIterator[Group]:
     """Runs all groups at once and yields each when it is complete: in order of arrival, or, where the pool's config is
-    deterministic, in order of index. `on_rollout` is told of each rollout when it has its verdict.
+    deterministic, in order of index. `on_rollout` is told of each rollout when it has its verdict, `on_group` of each
+    group before it is yielded.
 
     Raises RwError as soon as a rollout does (a Worker refuses us), whichever group comes next. Closing the iterator
     cancels what still runs and waits for it; take it `async with contextlib.aclosing(...)`, since a loop that is left
@@ -66,6 +68,7 @@ async def stream_groups(
             arrived.update((group.index, group) for group in [task.result() for task in finished])
             while ready := _next(due, arrived, in_order=pool.config.deterministic):
                 due.remove(ready.index)
+                on_group(ready)
                 yield ready
     finally:
         await cancel_all(running | finished)
