@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import logging
 import time
@@ -23,6 +24,7 @@ from rw.sampler.decode import compiled_programs
 from rw.sampler.device import DeviceThread
 from rw.sampler.interface import EpisodeId, SampledTurn, SamplingConfig, TurnRequest
 from rw.sampler.keys import base_key, turn_words
+from rw.sampler.lending import Lending
 from rw.sampler.pool import CachePool, Failure, Samples, TickResult
 from rw.sampler.sampling import check_sampling
 from rw.sampler.shapes import EngineConfig
@@ -65,6 +67,7 @@ class EngineCounters:
     device_s: float = 0.0  # waiting for ticks, the queue before the device thread included
     idle_s: float = 0.0  # nothing was runnable, and nothing else was done
     idle_work_s: float = 0.0  # nothing was runnable, and other work had the device
+    idle_work_delay_s: float = 0.0  # a turn had come meanwhile, and waited for that work's end
 
 
 class SamplerEngine:
@@ -98,7 +101,7 @@ class SamplerEngine:
         self._between_ticks = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._idle_work: Callable[[], bool] | None = None
+        self._lending: Lending | None = None
         self._counters = EngineCounters()
         self._evictions_read, self._compiled_read = 0, compiled_programs()
 
@@ -151,10 +154,10 @@ class SamplerEngine:
         """Lends the device thread to `work` whenever no turn is runnable; None takes it back.
 
         A call does one bounded piece, since a turn that becomes runnable waits for its end, and returns False where
-        there is none now; `wake` says that there may be one again. It keeps its own errors: one that it raises ends the
-        lending and is only logged.
+        there is none now; `wake` says that there may be one again. Where turns wait much for such pieces (lending.py)
+        some idle moments stay idle. It keeps its own errors: one that it raises ends the lending and is only logged.
         """
-        self._idle_work = work
+        self._lending = None if work is None else Lending(work)
         self.wake()
 
     def wake(self) -> None:
@@ -252,23 +255,40 @@ class SamplerEngine:
                 self._pool.drop()
                 worked = False
             if not worked and not await self._work_while_idle():
-                start = time.monotonic()
-                await self._wake.wait()
-                self._counters.idle_s += time.monotonic() - start
+                await self._idle()
 
     async def _work_while_idle(self) -> bool:
         """Has one piece of other work done, where some was lent the device; whether it was."""
-        if self._idle_work is None or self._wake.is_set():  # a turn has come meanwhile, and goes first
+        lending = self._lending
+        if lending is None or self._wake.is_set():  # a turn has come meanwhile, and goes first
             return self._wake.is_set()
+        if lending.pause_s():
+            return False
         start = time.monotonic()
         try:
-            return await self._device.run(self._idle_work)
+            return await self._device.run(lending.work)
         except Exception:
             log.exception("work that was lent the device failed; it is not called again")
-            self._idle_work = None
+            self._lending = None
             return False
         finally:
-            self._counters.idle_work_s += time.monotonic() - start
+            end = time.monotonic()
+            delay = max((end - turn.asked_s for turn in self._waiting), default=0.0)  # none came before the start
+            lending.worked(end - start, delay)
+            self._counters.idle_work_s += end - start
+            self._counters.idle_work_delay_s += delay
+
+    async def _idle(self) -> None:
+        """Sleeps until something may be runnable again, or until work that pauses may go on."""
+        start = time.monotonic()
+        pause_s = self._lending.pause_s() if self._lending is not None else 0.0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s or None):
+                await self._wake.wait()
+        idle_s = time.monotonic() - start
+        self._counters.idle_s += idle_s
+        if self._lending is not None:
+            self._lending.idled(idle_s)
 
     async def _tick(self) -> bool:
         """Admits, runs and settles once; False where nothing was runnable."""

@@ -2,6 +2,11 @@
 
 import asyncio
 import threading
+import time
+
+import pytest
+
+from rw.sampler.lending import Lending
 
 EIGHT = [(query, rollout) for query in ("one", "two") for rollout in range(4)]
 
@@ -62,3 +67,32 @@ async def test_work_that_raises_is_logged_and_taken_back(make_engine, episodes, 
     assert len(got) == len(EIGHT)
     assert len(await episodes.run_all(engine, EIGHT, max_tokens=4)) == len(EIGHT)
     assert caplog.text.count("it is not called again") == 1
+
+
+def test_work_pauses_while_turns_waited_too_long_for_its_pieces():
+    lending = Lending(lambda: True)
+    assert lending.pause_s() == 0
+    lending.worked(work_s=2.0, delay_s=0.25)
+    assert lending.pause_s() == 0  # one second would do
+    lending.worked(work_s=1.0, delay_s=1.0)
+    assert lending.pause_s() == pytest.approx(4 * 1.25 - 1.75)
+    lending.idled(3.0)
+    assert lending.pause_s() == pytest.approx(0.25)
+    lending.worked(work_s=0.25, delay_s=0.0)
+    assert lending.pause_s() == 0
+
+
+async def test_pieces_that_turns_wait_for_are_few_where_idle_moments_are_short(make_engine, episodes):
+    engine, pieces = await make_engine(), []
+
+    def work():
+        pieces.append(time.sleep(0.2))  # longer than the turns of a round, with next to nothing between two rounds
+        return True
+
+    await episodes.run_all(engine, EIGHT, max_tokens=2)
+    engine.stats()
+    engine.while_idle(work)
+    for _ in range(8):
+        await episodes.run_all(engine, EIGHT, max_tokens=2)
+    engine.while_idle(None)
+    assert 1 <= len(pieces) <= 4 and engine.stats()["idle_work_delay_s"] > 0
