@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: rw train|warmstart --config FILE [--workdir DIR] [--dry-run] [--allow-live] [--config.a.b=v ...]")
         print("       … of several processes: --processes N|auto [--process I --coordinator HOST:PORT]")
+        print("       rw train [...] --profile 3,5-7, to trace these steps for TensorBoard or Perfetto")
         print(
             "       rw sweep --config FILE --sweep FILE [--backend local|slurm|print] [--processes N] [--dry-run] [...]"
         )

@@ -2,7 +2,7 @@
 
 A step, in the order in which it happens (`Trainer.step`):
 
-    plan      which queries, and which of them have their mode assigned       core.schedule
+    plan      which queries, and which of them have their mode assigned       batch_plan
     roll out  every query K times, against the Workers                        rollout.stream
     learn     rewards, advantages, loss, one update of the policy             learner.step
     publish   the new weights to the sampler                                  learner.publish
@@ -21,15 +21,15 @@ import asyncio
 import dataclasses
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from rw import metrics, progress
+from rw import metrics, profiling, progress
+from rw.batch_plan import BatchPlan, plan_batch
 from rw.best_router import Validation, trained_router
 from rw.cli import run_entry
 from rw.cluster import ALONE, Membership, placed
 from rw.config import as_dict, load_config
-from rw.core import schedule
 from rw.core.advantage_contract import check_advantage, recorded_name
 from rw.core.advantages import ADVANTAGES, AdvantageConfig, AdvantageFunction, resolve
 from rw.core.diagnostics import group_metrics, reward_metrics
@@ -57,7 +57,7 @@ from rw.rollout.timeline import Timeline
 from rw.run_config import MAY_CHANGE, RunConfig
 from rw.sampler.engine import SamplerEngine
 from rw.step_times import StepTimes, device_times
-from rw.types import Group, Mode, Query, TrainState
+from rw.types import Group, TrainState
 from rw.wandb_log import CLOSE_S, STOP_S, WandbLog, check_installed
 
 
@@ -67,13 +67,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_entry(
         "train",
         argv,
-        lambda given: train(load_config(given.config, given.overrides), given.workdir, place=placed(given.flags)),
+        lambda given: train(
+            load_config(given.config, given.overrides),
+            given.workdir,
+            place=placed(given.flags),
+            profile=profiling.named_steps(given.flags.profile),
+        ),
         lambda given: dry_run_training(load_config(given.config, given.overrides), given.workdir),
+        profiling.add_flag,
     )
 
 
 def train(
-    config: RunConfig, workdir_path: str, advantage: AdvantageFunction | None = None, place: Membership = ALONE
+    config: RunConfig,
+    workdir_path: str,
+    advantage: AdvantageFunction | None = None,
+    place: Membership = ALONE,
+    profile: Collection[int] = (),
 ) -> int:
     """Trains in `workdir_path`, which nobody else may use meanwhile; returns the exit code. Works in notebooks too.
 
@@ -82,6 +92,7 @@ def train(
             a hash of its source, so a run is not continued with another one.
         place: this process's in a job of several, which must all be started alike; nothing may have asked jax for its
             devices before.
+        profile: steps of which a trace is written.
 
     Raises:
         RwError: before anything is spent, where config, workdir or advantage cannot be used.
@@ -98,15 +109,15 @@ def train(
             check_installed(config.log.wandb)
         if advantage not in ADVANTAGES.values():
             check_advantage(advantage, config.advantage.function, learner_config(config, advantage).advantage)
-        body = functools.partial(run, advantage=advantage)
+        body = functools.partial(run, advantage=advantage, profile=profile)
         return run_interruptible(config, workdir_path, body, after_stop, processes)
 
 
-async def run(parts: Parts, advantage: AdvantageFunction) -> None:
+async def run(parts: Parts, advantage: AdvantageFunction, profile: Collection[int]) -> None:
     """From the first step, or the last checkpoint, to the last step."""
     await parts.device.run(check_memory, parts.config)
     initial = await initial_router(parts)
-    async with await parts.device.run(Trainer, parts, initial, advantage) as trainer:
+    async with await parts.device.run(Trainer, parts, initial, advantage, profile) as trainer:
         await trainer.resume()
         while True:
             await trainer.validate()
@@ -122,41 +133,10 @@ async def run(parts: Parts, advantage: AdvantageFunction) -> None:
     await parts.processes.exchange(None)  # whoever ends before the report is there could not learn that it never came
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchPlan:
-    """Data batch b: its queries, their assigned modes (None where the router chooses), and what the loss needs of b."""
-
-    step: int  # b + 1
-    data_batch_index: int  # b
-    queries: Sequence[Query]
-    forced_modes: Sequence[Mode | None]
-    forced_ratio: float  # ρ_b
-    support_coefficient: float  # λ_b
-    cold_start: bool
-
-
-def plan_batch(parts: Parts, data_batch_index: int) -> BatchPlan:
-    """The plan of batch b, a pure function of the config and b."""
-    config = parts.config
-    bounds, only = config.schedule.bounds, config.schedule.mode
-    queries = parts.queries(data_batch_index, config.queries_per_batch)
-    assigned = schedule.assign_modes([q.id for q in queries], config.seed, data_batch_index, *bounds)
-    coefficient = schedule.support_coefficient(data_batch_index, config.support.coefficient, *bounds)
-    return BatchPlan(
-        step=data_batch_index + 1,
-        data_batch_index=data_batch_index,
-        queries=queries,
-        forced_modes=assigned if only is None else [only] * len(queries),
-        forced_ratio=schedule.forced_ratio(data_batch_index, *bounds) if only is None else 1.0,
-        support_coefficient=coefficient if only is None else 0.0,  # there is nothing that could collapse
-        cold_start=schedule.is_cold_start(data_batch_index, bounds[0]),
-    )
-
-
 class Trainer:
     """The state of a run and its steps. Device work goes to the device thread; this class only waits for it."""
 
-    def __init__(self, parts: Parts, initial: Any, advantage: AdvantageFunction):
+    def __init__(self, parts: Parts, initial: Any, advantage: AdvantageFunction, profile: Collection[int] = ()):
         config = parts.config
         self.parts, self.config = parts, config
         self.optimizer = Optimizer(config.optimizer)
@@ -176,6 +156,7 @@ class Trainer:
         self.greedy_router = GreedyRouter(parts, max(len(parts.validation), len(parts.test)))
         self.validation = Validation(parts, self.greedy_router)
         self.passes = passes(config)
+        self.profile = profiling.Profile(profile, parts.workdir.own_path / profiling.FOLDER, parts.device)
         self.metrics: metrics.MetricWriter | None = None  # of the first process of a job
         if parts.processes.is_first:
             self.metrics = metrics.MetricWriter(parts.workdir.path, tensorboard=config.log.tensorboard)
@@ -220,6 +201,7 @@ class Trainer:
         template, self._initial_state = self._initial_state, None
         restored = await self.parts.device.run(self.checkpoints.restore, template)
         self.state = template if restored is None else restored
+        self.profile.check(done=self.version, last=self.config.steps)
         self.trajectories.resume(self.version)
         if self.metrics is not None:
             self.parts.workdir.write_config(as_dict(self.config))
@@ -248,15 +230,16 @@ class Trainer:
         """One step of training."""
         plan = plan_batch(self.parts, self.next_batch)
         self.parts.scorer.take_metrics()  # those of a validation before it are not the step's
-        times = StepTimes()
-        with times.phase("rollout"):
-            async with LoopLag() as lag:
-                groups = await self.roll_out(plan, times.timeline)
-        with times.phase("train"):
-            row = await self.learn(plan, groups)
-        with times.phase("publish"):
-            await self.publish()
-        row |= {**times.metrics(), "perf/loop_lag_s": lag.longest_s}
+        async with self.profile.of(plan.step):
+            times = StepTimes()
+            with times.phase("rollout"):
+                async with LoopLag() as lag:
+                    groups = await self.roll_out(plan, times.timeline)
+            with times.phase("train"):
+                row = await self.learn(plan, groups)
+            with times.phase("publish"):
+                await self.publish()
+            row |= {**times.metrics(), "perf/loop_lag_s": lag.longest_s}
         await self.record(plan, groups, row)
         check_not_diverged(self.state)
         self.parts.check_stop()

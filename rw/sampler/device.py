@@ -45,7 +45,8 @@ class DeviceThread:
     def _timed(self, fn, args, kwargs):
         start = time.monotonic()
         try:
-            return fn(*args, **kwargs)
+            with jax.profiler.TraceAnnotation(getattr(fn, "__qualname__", "device work")):  # what a profile shows
+                return fn(*args, **kwargs)
         finally:
             self.busy_s += time.monotonic() - start
 

@@ -9,11 +9,11 @@ import types
 import pytest
 
 from rw import cli
+from rw.batch_plan import plan_batch
 from rw.config import as_dict, load_config
 from rw.dry_run import run_phases
 from rw.errors import ConfigError
 from rw.learner.checkpoint import config_changes
-from rw.train import plan_batch
 from rw.types import Mode, Query
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
