@@ -119,7 +119,7 @@ def test_overrides_take_the_type_of_their_key():
         ("warmstart.mode_prior", "(1, 1, 1)", "three shares"),
         ("model.n_kv_heads", "3", "model.n_kv_heads=3"),
         ("model.attention", "cudnn", "model.attention='cudnn' does not compute in float32: set model.compute_dtype"),
-        ("batch.packing", "all", "batch.packing='all' is not one of none, packed"),
+        ("batch.packing", "all", "batch.packing='all' is not one of none, packed, shared"),
         ("protocol.prompt_limit", "65", "batch.length_buckets=(384,) ends below"),
         ("batch.length_buckets", "(1024, 383)", "in ascending order"),
         ("seed", "-1", "seed=-1 must be at least 0"),

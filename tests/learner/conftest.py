@@ -1,6 +1,7 @@
 """A tiny router and made-up groups of trajectories, in every status, mode and length that the learner may meet."""
 
 import dataclasses
+import zlib
 
 import jax
 import numpy as np
@@ -34,7 +35,10 @@ def make_call(cost_usd=1e-3):
 
 
 def make_trajectory(rng, query_id, rollout_index, mode, *, forced=False, length=24, **fields):
-    """Prompt, mode turn, then inner tokens and observations in turns; about `length` tokens."""
+    """Prompt, mode turn, then inner tokens and observations in turns; about `length` tokens.
+
+    Rollouts of a query begin alike, for as many tokens as the shorter of their prompts has.
+    """
     segments = [Segment.PROMPT] * int(rng.integers(5, 9))
     prompt_length = len(segments)
     segments += [Segment.INJECTED if forced else Segment.MODE] * 3 + [Segment.INJECTED] * 2
@@ -43,12 +47,14 @@ def make_trajectory(rng, query_id, rollout_index, mode, *, forced=False, length=
     segments += [Segment.INNER] * 2
     segments = np.array([int(s) for s in segments], np.uint8)
     sampled = np.isin(segments, [int(Segment.MODE), int(Segment.INNER)])
+    tokens = rng.integers(0, VOCAB, len(segments)).astype(np.int32)
+    tokens[:prompt_length] = np.random.default_rng(zlib.crc32(query_id.encode())).integers(0, VOCAB, prompt_length)
     values = {
         "query_id": query_id,
         "rollout_index": rollout_index,
         "mode": mode,
         "forced": forced,
-        "tokens": rng.integers(0, VOCAB, len(segments)).astype(np.int32),
+        "tokens": tokens,
         "segments": segments,
         "sampled_logprobs": np.where(sampled, -rng.random(len(segments)), 0).astype(np.float32),
         "prompt_length": prompt_length,

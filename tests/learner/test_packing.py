@@ -1,4 +1,7 @@
-"""Packed rows are the rows one by one: same losses, gradients and log-probs, and nothing seen of a neighbour."""
+"""Packed rows are the rows one by one: same losses, gradients and log-probs, and nothing seen of a neighbour.
+
+So are shared rows, where what the sequences of a query begin with lies once.
+"""
 
 import dataclasses
 from functools import partial
@@ -14,14 +17,16 @@ from rw.learner.batch import (
     NO_SEQUENCE,
     PADDING_POSITION,
     BatchConfig,
+    held_tokens,
     layout,
     micro_batches,
     padding_share,
     plain_rows,
+    policy_places,
+    policy_positions,
     token_counts,
 )
 from rw.learner.optimizer import Optimizer, OptimizerConfig
-from rw.learner.packing import arrange
 from rw.learner.programs import policy_logprobs
 from rw.learner.state import init_state
 from rw.learner.step import TERMS, Learner, LearnerConfig
@@ -35,6 +40,8 @@ from .conftest import MODEL, make_groups, mode_candidates, relative_difference
 
 PLAIN = BatchConfig(micro_batch=2, length_buckets=(64, 256), policy_buckets=(64,), logprob_chunk=16)
 PACKED = dataclasses.replace(PLAIN, packing="packed", policy_buckets=(192,))
+SHARED = dataclasses.replace(PACKED, packing="shared", length_buckets=(256,))
+BOTH = pytest.mark.parametrize("config", [PACKED, SHARED], ids=["packed", "shared"])
 OPTIMIZER = Optimizer(OptimizerConfig(learning_rate=1e-3))
 
 
@@ -47,6 +54,11 @@ def rows_of(groups):
     return plain_rows([scored.trajectory for group in groups for scored in group.rollouts])
 
 
+def placed(rows, config, by_length=True):
+    """(the layout of rows, its micro-batches)."""
+    return layout(rows, config, by_length=by_length), micro_batches(rows, config, by_length=by_length)
+
+
 @pytest.fixture(scope="module")
 def groups():
     """Sequences of 18 to 50 tokens, forced and free."""
@@ -55,48 +67,11 @@ def groups():
 
 @pytest.fixture(scope="module")
 def learners(reference_params):
-    """One of unpacked rows, one of packed ones."""
-    return learner_of(PLAIN, reference_params), learner_of(PACKED, reference_params)
+    """One of unpacked rows, one of packed and one of shared ones."""
+    return [learner_of(batch, reference_params) for batch in (PLAIN, PACKED, SHARED)]
 
 
-# Which sequences share a row
-
-
-def test_in_order_a_sequence_joins_the_last_row_or_opens_one():
-    options = {"buckets": (8, 16), "micro_batch": 2, "packed": True, "by_length": False}
-    assert arrange([5, 3, 9, 2, 8], **options) == [[(0, 1), (2, 3)], [(4,)]]
-    assert arrange([9, 9, 9], **options) == [[(0,), (1,)], [(2,)]]
-    assert arrange([], **options) == []
-
-
-def test_by_length_each_goes_where_there_is_room_and_the_longest_first():
-    options = {"buckets": (8, 16), "micro_batch": 2, "packed": True, "by_length": True}
-    # 10 + 6 and 9 + 5 + 2 fill rows of 16 to the brim; of three rows one has a micro-batch to itself.
-    assert arrange([2, 16, 5, 10, 6, 9], **options) == [[(1,)], [(3, 4), (5, 2, 0)]]
-    assert arrange([2, 3, 2], **options) == [[(1, 0, 2)]]
-
-
-@pytest.mark.parametrize("by_length", [False, True])
-def test_every_sequence_lies_in_one_row_that_holds_it(by_length):
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        lengths = [int(n) for n in rng.integers(1, 65, rng.integers(0, 40))]
-        options = {"buckets": (8, 24, 64), "micro_batch": int(rng.integers(1, 5)), "by_length": by_length}
-        parts = arrange(lengths, packed=True, **options)
-        rows = [row for part in parts for row in part]
-        assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
-        assert all(sum(lengths[index] for index in row) <= 64 for row in rows)
-        assert all(1 <= len(part) <= options["micro_batch"] for part in parts)
-        if not by_length:
-            assert [index for row in rows for index in row] == list(range(len(lengths)))
-        assert len(rows) <= len(arrange(lengths, packed=False, **options)) * options["micro_batch"]
-
-
-def test_long_sequences_leave_short_ones_in_short_rows():
-    lengths, buckets = [1000] + [60] * 64, (64, 256, 1024)
-    parts = arrange(lengths, buckets, 4, packed=True, by_length=True)
-    longest = [max(sum(lengths[i] for i in row) for row in part) for part in parts]
-    assert sum(length > 256 for length in longest) == 1
+# What the arrays hold
 
 
 def test_packing_leaves_less_padding():
@@ -109,15 +84,45 @@ def test_packing_leaves_less_padding():
     assert shares["packed", True] < 0.2 < 0.35 < shares["none", True]
 
 
-# What the arrays hold
+def test_every_sequence_is_what_its_beginning_and_its_own_tokens_spell(groups):
+    rows = rows_of(groups)
+    short = dataclasses.replace(SHARED, length_buckets=(64, 256))
+    # Of four prompts of at least 5 tokens a row that is long enough needs one.
+    for config, by_length, least in ((short, False, 1), (short, True, 1), (SHARED, True, 3 * 5 * len(groups))):
+        saved = 0
+        for part, micro in zip(*placed(rows, config, by_length), strict=True):
+            assert ((micro.prefixes == NO_SEQUENCE) == (micro.sequences == NO_SEQUENCE)).all()
+            saved += sum(len(rows[index].tokens) for row in part for index in row) - held_tokens(micro)
+            for index, (b, place) in policy_places(rows, part):
+                row, number = rows[index], micro.sequences[b, micro.predictors[b, place][-1]]
+                own = micro.sequences[b] == number
+                prefix = set(micro.prefixes[b, own]) - {number}
+                seen = own | np.isin(micro.sequences[b], list(prefix))
+                np.testing.assert_array_equal(micro.tokens[b, seen], row.tokens)
+                np.testing.assert_array_equal(micro.positions[b, seen], np.arange(len(row.tokens)))
+                at = policy_positions(row.segments)
+                np.testing.assert_array_equal(micro.predictors[b, place], np.flatnonzero(seen)[at - 1])
+                np.testing.assert_array_equal(micro.policy.positions[b, place], at)
+                np.testing.assert_array_equal(micro.policy.tokens[b, place], row.tokens[at])
+        assert saved >= least
+
+
+def test_what_is_learnt_from_is_never_shared():
+    """Not even where rollouts are the same to the last token: each has policy tokens of its own."""
+    (group,) = make_groups(0, count=1, rollouts=1)
+    rows = rows_of([group]) * 3
+    ((part,), (micro,)) = placed(rows, SHARED)
+    first = policy_positions(rows[0].segments)[0]
+    assert part == [(0, 1, 2)] and held_tokens(micro) == first + 3 * (len(rows[0].tokens) - first)
+    assert np.count_nonzero(micro.policy.segments) == token_counts(rows).kl
 
 
 @pytest.mark.parametrize("by_length", [False, True])
 def test_every_policy_token_is_predicted_within_its_own_sequence(groups, by_length):
     rows = rows_of(groups)
     seen = []
-    parts = layout(rows, PACKED, by_length=by_length)
-    for part, micro in zip(parts, micro_batches(rows, PACKED, by_length=by_length), strict=True):
+    parts, micros = placed(rows, PACKED, by_length)
+    for part, micro in zip(parts, micros, strict=True):
         assert micro.sequences.shape == micro.tokens.shape
         assert ((micro.sequences == NO_SEQUENCE) == (micro.positions == PADDING_POSITION)).all()
         for b, p in np.argwhere(micro.policy.segments != Segment.PAD):
@@ -137,9 +142,8 @@ def test_every_policy_token_is_predicted_within_its_own_sequence(groups, by_leng
 
 def test_advantages_follow_their_sequence(groups, learners):
     _, _, rows = learners[1]._rows(groups, cold_start=False)
-    parts = layout(rows, PACKED, by_length=True)
     found = set()
-    for part, micro in zip(parts, micro_batches(rows, PACKED, by_length=True), strict=True):
+    for part, micro in zip(*placed(rows, PACKED), strict=True):
         for b, p in np.argwhere(micro.policy.segments != Segment.PAD):
             row = rows[part[b][micro.sequences[b, micro.predictors[b, p]] - 1]]
             grpo, mode, inner, _ = row.advantage
@@ -152,39 +156,45 @@ def test_advantages_follow_their_sequence(groups, learners):
 # What the model makes of them
 
 
-def logprobs_of(params, rows, config, *, by_length=True, temperature=0.8):
+def logprobs_of(params, rows, config, model=MODEL):
     """{(sequence, position): log-prob} of all policy tokens."""
-    run = jax.jit(lambda micro: policy_logprobs(params, MODEL, micro, temperature, config.logprob_chunk)[0])
+    run = jax.jit(lambda micro: policy_logprobs(params, model, micro, 0.8, config.logprob_chunk)[0])
     result = {}
-    parts = layout(rows, config, by_length=by_length)
-    for part, micro in zip(parts, micro_batches(rows, config, by_length=by_length), strict=True):
+    for part, micro in zip(*placed(rows, config), strict=True):
         values = np.asarray(run(micro))
-        for b, p in np.argwhere(micro.policy.segments != Segment.PAD):
-            number = 0 if micro.sequences is None else micro.sequences[b, micro.predictors[b, p]] - 1
-            result[part[b][number], int(micro.policy.positions[b, p])] = values[b, p]
+        for index, (b, place) in policy_places(rows, part):
+            keys = [(index, int(at)) for at in micro.policy.positions[b, place]]
+            result.update(zip(keys, values[b, place], strict=True))
     return result
 
 
 def test_log_probs_of_every_token_are_those_of_the_sequence_alone(params, groups):
     rows = rows_of(groups)
-    alone, packed = logprobs_of(params, rows, PLAIN), logprobs_of(params, rows, PACKED)
-    assert alone.keys() == packed.keys() and len(alone) > 100
-    np.testing.assert_allclose([packed[key] for key in alone], list(alone.values()), atol=1e-5)
+    alone = logprobs_of(params, rows, PLAIN)
+    assert len(alone) == token_counts(rows).kl > 100
+    chunked = dataclasses.replace(MODEL, attention="chunked_xla", attention_chunk=24)
+    for config, model in ((PACKED, MODEL), (SHARED, MODEL), (SHARED, chunked)):
+        found = logprobs_of(params, rows, config, model)
+        assert alone.keys() == found.keys()
+        np.testing.assert_allclose([found[key] for key in alone], list(alone.values()), atol=1e-5)
 
 
-def test_a_changed_sequence_changes_no_bit_of_its_neighbours(params, groups):
+@BOTH
+def test_a_changed_sequence_changes_no_bit_of_its_neighbours(params, groups, config):
     rows = rows_of(groups)
-    shared = next(row for part in layout(rows, PACKED, by_length=True) for row in part if len(row) > 2)
-    before = logprobs_of(params, rows, PACKED)
-    for victim in shared[:3]:
-        changed = list(rows)
-        changed[victim] = rows[victim]._replace(tokens=(rows[victim].tokens + 17) % MODEL.vocab_size)
-        after = logprobs_of(params, changed, PACKED)
+    neighbours = next(row for part in layout(rows, config, by_length=True) for row in part if len(row) > 2)
+    before = logprobs_of(params, rows, config)
+    for victim in neighbours[:3]:
+        changed, tokens = list(rows), rows[victim].tokens.copy()
+        kept = 5 if config is SHARED else 0  # of the prompt: with another one it would share less
+        tokens[kept:] = (tokens[kept:] + 17) % MODEL.vocab_size
+        changed[victim] = rows[victim]._replace(tokens=tokens)
+        after = logprobs_of(params, changed, config)
         assert all(before[key] == after[key] for key in before if key[0] != victim)
         assert any(before[key] != after[key] for key in before if key[0] == victim)
 
 
-@pytest.mark.parametrize("config", [PLAIN, PACKED], ids=["alone", "packed"])
+@pytest.mark.parametrize("config", [PLAIN, PACKED, SHARED], ids=lambda config: config.packing)
 def test_padding_is_known_by_its_place_and_never_by_its_id(params, groups, config):
     # Each ends with the id that padding has.
     rows = [row._replace(tokens=np.append(row.tokens[:-1], np.int32(0))) for row in rows_of(groups)]
@@ -201,11 +211,12 @@ def test_padding_is_known_by_its_place_and_never_by_its_id(params, groups, confi
 
 
 def check_same_gradients(learners, params, groups, terms):
-    expected, found = (
+    expected, *others = (
         learner.gradients(params, groups, terms, mode_candidates=mode_candidates) for learner in learners
     )
-    for term in terms:
-        assert relative_difference(expected[term], found[term]) < 1e-5, term
+    for found in others:
+        for term in terms:
+            assert relative_difference(expected[term], found[term]) < 1e-5, term
 
 
 def test_each_term_of_the_gradient_is_that_of_unpacked_rows(params, groups, learners):
@@ -215,7 +226,7 @@ def test_each_term_of_the_gradient_is_that_of_unpacked_rows(params, groups, lear
 @pytest.mark.full
 def test_by_attention_in_chunks_too(params, reference_params, groups):
     model = dataclasses.replace(MODEL, attention="chunked_xla", attention_chunk=24)
-    learners = [learner_of(batch, reference_params, model=model) for batch in (PLAIN, PACKED)]
+    learners = [learner_of(batch, reference_params, model=model) for batch in (PLAIN, PACKED, SHARED)]
     check_same_gradients(learners, params, groups, TERMS)
 
 
@@ -231,6 +242,9 @@ def test_in_double_precision_and_over_several_micro_batches(groups):
             PACKED,
             dataclasses.replace(PACKED, micro_batch=1),
             dataclasses.replace(PACKED, length_buckets=(64,)),
+            SHARED,
+            dataclasses.replace(SHARED, micro_batch=1),
+            dataclasses.replace(SHARED, length_buckets=(64,)),
         ):
             for deterministic in (False, True):
                 learner = learner_of(batch, reference_params, model=model, deterministic=deterministic)
@@ -253,22 +267,30 @@ def check_same_step(plain, other, params, groups, **options):
     return metrics, packed_metrics
 
 
-def test_a_step_is_that_of_unpacked_rows(params, groups, learners):
-    plain, packed = check_same_step(*learners, params, groups)
-    assert packed["data/padding_share"] < plain["data/padding_share"] < 1
-    assert packed["micro_batches"] < plain["micro_batches"]
+@pytest.mark.parametrize("old_policy", ["current", pytest.param("sampler", marks=pytest.mark.full)])
+def test_a_step_is_that_of_unpacked_rows(params, reference_params, groups, learners, old_policy):
+    plain, *others = learners
+    if old_policy == "sampler":
+        batches = [dataclasses.replace(learner.config.batch, old_policy="sampler") for learner in (plain, others[1])]
+        plain, *others = (learner_of(batch, reference_params) for batch in batches)
+    for other in others:
+        metrics, packed = check_same_step(plain, other, params, groups)
+        assert packed["data/padding_share"] < metrics["data/padding_share"] < 1
+        assert packed["micro_batches"] < metrics["micro_batches"]
 
 
 @pytest.mark.full
-def test_a_step_on_a_mesh_is_that_of_unpacked_rows_on_one_device(params, reference_params, groups, learners):
+@BOTH
+def test_a_step_on_a_mesh_is_that_of_unpacked_rows_on_one_device(params, reference_params, groups, learners, config):
     options = {"support_coefficient": 0.4, "mode_candidates": mode_candidates}
-    on_mesh = learner_of(dataclasses.replace(PACKED, micro_batch=4), reference_params, make_mesh((2, 2, 2)))
+    on_mesh = learner_of(dataclasses.replace(config, micro_batch=4), reference_params, make_mesh((2, 2, 2)))
     check_same_step(learners[0], on_mesh, params, groups, **options)
 
 
 @pytest.mark.full
-def test_after_warm_up_packed_rows_compile_nothing(params, reference_params, groups):
-    batch = dataclasses.replace(PACKED, length_buckets=(256,), policy_buckets=(192,))
+@BOTH
+def test_after_warm_up_packed_rows_compile_nothing(params, reference_params, groups, config):
+    batch = dataclasses.replace(config, length_buckets=(256,), policy_buckets=(192,))
     learner, options = learner_of(batch, reference_params), {"cold_start": False, "mode_candidates": mode_candidates}
     state = init_state(params, OPTIMIZER, 0)
     learner.warm_up(state)
@@ -282,23 +304,24 @@ def test_after_warm_up_packed_rows_compile_nothing(params, reference_params, gro
 def test_supervised_steps_too(params, groups):
     trajectories = [scored.trajectory for group in groups for scored in group.rollouts]
     states, metrics = [], []
-    for batch in (PLAIN, PACKED):
+    for batch in (PLAIN, PACKED, SHARED):
         learner = SupervisedLearner(MODEL, OPTIMIZER, params, SupervisedConfig(batch=batch, mode_weight=2.0))
         state, values = learner.step(init_state(params, OPTIMIZER, 0), trajectories)
         states.append(state)
         metrics.append(values)
-    assert relative_difference(states[0].opt_state[1].mu, states[1].opt_state[1].mu) < 1e-5
-    for name in ("loss/total", "loss/mode", "loss/inner", "grad_norm"):
-        assert metrics[0][name] == pytest.approx(metrics[1][name], rel=1e-5)
-    assert metrics[1]["data/padding_share"] < metrics[0]["data/padding_share"]
+    for state, values in zip(states[1:], metrics[1:], strict=True):
+        assert relative_difference(states[0].opt_state[1].mu, state.opt_state[1].mu) < 1e-5
+        for name in ("loss/total", "loss/mode", "loss/inner", "grad_norm"):
+            assert metrics[0][name] == pytest.approx(values[name], rel=1e-5)
+        assert values["data/padding_share"] < metrics[0]["data/padding_share"]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("packing", ["none", "packed"])
+@pytest.mark.parametrize("packing", ["none", "packed", "shared"])
 @pytest.mark.parametrize("backend", ["splash", "pallas_gpu"])
 @pytest.mark.parametrize("shape", [None, (2, 2, 2)], ids=["one_device", "mesh"])
 def test_a_learner_with_an_interpreted_kernel(backend, packing, shape, params, groups, monkeypatch):
-    """Kernels within scanned, rematerialised layers, and each device's own part of a mesh."""
+    """Kernels within scanned, rematerialised layers, and each device's own part of a mesh; shared rows without them."""
     model = dataclasses.replace(MODEL, head_dim=16, remat="nothing_saveable")
     params, other = (init_params(jax.random.key(seed), model) for seed in (0, 1))
     plain = learner_of(PLAIN, other, model=model).gradients(params, groups, TERMS[:3])
