@@ -29,6 +29,7 @@ from jax._src import distributed  # whose key-value store has no public name
 
 from rw.cli import NO_ROOM
 from rw.cluster import START_TIMEOUT_S, Membership, join, leave
+from rw.compile_cache import keep_programs
 from rw.errors import OutageError, RwError, TrainingDivergedError
 from rw.interrupts import StopRequested
 
@@ -288,6 +289,7 @@ def joined(place: Membership) -> Iterator[Processes]:
         _catch_abort(functools.partial(_end, text))
     with _ended_by_ctrl_c():
         is_joined = join(place)
+    keep_programs()
     if not is_joined:
         yield Processes()
         return
