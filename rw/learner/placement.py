@@ -24,7 +24,7 @@ class Placement:
         """
         self.mesh = mesh
         self.shardings = None if mesh is None else param_shardings(mesh, params)
-        ways = 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
+        self.ways = ways = 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]  # over which rows are split
         if config.micro_batch % ways:
             raise ConfigError(
                 f"batch.micro_batch={config.micro_batch} does not divide over data·fsdp = {ways} devices; it must be a "

@@ -28,6 +28,7 @@ from rw.learner.batch import (
     Row,
     empty_micro_batch,
     group_batch,
+    held_tokens,
     token_counts,
     token_rows,
 )
@@ -45,7 +46,9 @@ from rw.learner.streaming import (
     RowKey,
     StepWork,
     check_same_rows,
-    declared,
+    declaration_config,
+    declarations,
+    piece_config,
     portions,
     row_keys,
 )
@@ -101,10 +104,10 @@ class Learner:
         self._advantage_name = getattr(config.advantage_function, "__qualname__", str(config.advantage_function))
         if config.regime == "stream" and self._advantage_function not in ADVANTAGES.values():
             check_groupwise(self._advantage_function, self._advantage_name, config.advantage)
-        loss = PolicyLoss(model_config, config.batch, config.loss, config.logprob_temperature)
-        self._gradient = GradientSum(loss.divided, self.placement.shardings)
-        self._streamed = StreamedSums(loss, self._gradient, self.placement)
-        self._reference = jax.jit(loss.logprobs)
+        self.loss = PolicyLoss(model_config, config.batch, config.loss, config.logprob_temperature)
+        self._gradient = GradientSum(self.loss.divided, self.placement.shardings)
+        self._streamed = StreamedSums(self.loss, self._gradient, self.placement)
+        self._reference = jax.jit(self.loss.logprobs)
         self._update = make_update(optimizer)
         self._support = SupportTerm(model_config, config.batch, config.support_floor, self.placement)
 
@@ -150,6 +153,7 @@ class Learner:
             refer,
             gradient,
             self.config.batch,
+            self.placement.ways,
             cold_start=cold_start,
             in_order=self.config.deterministic,
             scope=self.placement.scope,
@@ -177,7 +181,8 @@ class Learner:
         check_same_rows(done.rows, keyed, self._advantage_name)
         counts = token_counts(rows)
         late = {key: row for key, row in keyed.items() if key not in done.rows}
-        micros = self._micro_batches(list(late.values()), self._reads_reference, list(late), done.references)
+        made = self._micro_batches(late, done.references)
+        micros = self._placed(made, with_reference=self._reads_reference and not done.references)
         referenced = time.perf_counter()
         normalisers = self._normalisers(counts, cold_start)
         weights = (1.0, 1.0, self.config.loss.kl_coefficient)
@@ -193,8 +198,8 @@ class Learner:
         value = value + support_coefficient * support.get("loss/support", 0.0)
         metrics = {**terms, **of_tokens(records, self.config.loss)}
         if rows:
-            slots = done.slots + sum(micro.tokens.size for micro in micros)
-            metrics["data/padding_share"] = 1 - sum(len(row.tokens) for row in rows) / slots
+            held = done.held_tokens + sum(map(held_tokens, made))
+            metrics["data/padding_share"] = 1 - held / (done.slots + sum(micro.tokens.size for micro in made))
             state, update = self._update(state, total, np.float32(value))
             say_if_skipped(state)
             metrics.update({name: float(x) for name, x in update.items()})
@@ -227,7 +232,7 @@ class Learner:
 
     def _term_gradients(self, params, groups, terms, cold_start, mode_candidates):
         _, _, rows = self._rows(groups, cold_start)
-        micros = self._micro_batches(rows, "kl" in terms)
+        micros = self._placed(self._micro_batches(dict(enumerate(rows)), {}), "kl" in terms)
         normalisers = self._normalisers(token_counts(rows), cold_start)
         result = {}
         for term in terms:
@@ -249,19 +254,32 @@ class Learner:
             self._compile(state)
 
     def _compile(self, state: TrainState) -> None:
-        total = self._gradient.zeros(state.params)
-        nothing, micros = TokenCounts(*(np.float32(0),) * 3), []
-        for length, policy in self.config.batch.shapes():
-            micro = self.placement.batch(empty_micro_batch(length, policy, self.config.batch))
-            if self.config.loss.kl_coefficient:
-                self.reference_logprobs(micro)
-            total, _ = self._gradient.add(total, state.params, micro, nothing, np.zeros(len(LOSS_TERMS), np.float32))
-            if policy == min(self.config.batch.policy_buckets[0], length):  # declarations are short
+        config, streams = self.config.batch, self.config.regime == "stream"
+        total, micros = self._gradient.zeros(state.params), []
+        for length, policy in config.shapes():
+            total, micro = self._compile_shape(total, state.params, length, policy, config)
+            if policy == min(config.policy_buckets[0], length):  # declarations are short
                 total = self._support.compile(state.params, micro, total)
+                if streams:
+                    total, _ = self._compile_shape(total, state.params, length, policy, declaration_config(config))
             micros.append(micro)
+        of_pieces = piece_config(config, self.placement.ways)
+        if of_pieces != config:
+            micros = []
+            for length, policy in of_pieces.shapes():
+                total, micro = self._compile_shape(total, state.params, length, policy, of_pieces)
+                micros.append(micro)
         jax.block_until_ready(total)
-        if self.config.regime == "stream":
+        if streams:
             self._streamed.compile(state.params, micros)
+
+    def _compile_shape(self, total, params, length: int, policy: int, config: BatchConfig) -> tuple[Any, MicroBatch]:
+        """(`total`, unchanged in value; the micro-batch of padding that was compiled for)."""
+        micro = self.placement.batch(empty_micro_batch(length, policy, config))
+        if self._reads_reference:
+            self.reference_logprobs(micro)
+        nothing, weights = TokenCounts(*(np.float32(0),) * 3), np.zeros(len(LOSS_TERMS), np.float32)
+        return self._gradient.add(total, params, micro, nothing, weights)[0], micro
 
     @property
     def _reads_reference(self) -> bool:
@@ -297,18 +315,15 @@ class Learner:
             rows = token_rows([group], batch, Advantages(*(np.zeros(batch.mode.shape, np.float32),) * 3))
         return dict(zip(row_keys([group], batch), rows, strict=True))
 
-    def _micro_batches(
-        self,
-        rows: Sequence[Row],
-        with_reference: bool,
-        keys: Sequence[RowKey] = (),
-        references: Mapping[RowKey, np.ndarray] | None = None,
-    ) -> list[MicroBatch]:
-        """Placed micro-batches, with their reference log-probs where something reads them: those known already, where
-        those of all rows are."""
-        made = portions(keys, rows, self.config.batch, by_length=not self.config.deterministic)
-        placed = [self.placement.batch(portion.micro_batch(self.config.batch, references or None)) for portion in made]
-        if references or not with_reference:
+    def _micro_batches(self, rows: Mapping[RowKey, Row], references: Mapping[RowKey, np.ndarray]) -> list[MicroBatch]:
+        """On the host, with what is known of the reference's log-probs: those of all rows, or of none."""
+        made = portions(rows, self.config.batch, by_length=not self.config.deterministic)
+        return [portion.micro_batch(self.config.batch, references) for portion in made]
+
+    def _placed(self, micros: Sequence[MicroBatch], with_reference: bool) -> list[MicroBatch]:
+        """On the devices; with the reference's log-probs computed where that is asked for."""
+        placed = [self.placement.batch(micro) for micro in micros]
+        if not with_reference:
             return placed
         scored = [(micro, self.reference_logprobs(micro)) for micro in placed]
         jax.block_until_ready(scored)
@@ -332,10 +347,10 @@ class Learner:
         total, terms = self._streamed.divided(done, normalisers)
         kl_coefficient = self.config.loss.kl_coefficient
         if not done.is_whole:
-            found = {key: declared(row, done.references.get(key)) for key, row in sorted(done.rows.items())}
-            found = {key: parts for key, parts in found.items() if parts is not None}
-            rows, references = [row for row, _ in found.values()], {key: part for key, (_, part) in found.items()}
-            micros = self._micro_batches(rows, False, list(found), references if self._reads_reference else None)
+            declared, references = declarations(done.rows, done.references)
+            config = declaration_config(self.config.batch)
+            made = portions(declared, config, by_length=not self.config.deterministic, one_query=True)
+            micros = self._placed([portion.micro_batch(config, references) for portion in made], with_reference=False)
             weights = (1.0, 0.0, kl_coefficient)
             total, _, of_modes, _ = self._policy_gradient(params, micros, normalisers, weights, total)
             terms = {name: terms[name] + of_modes.get(name, 0.0) for name in terms}

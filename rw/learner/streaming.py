@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,16 @@ import jax
 import numpy as np
 
 from rw.errors import ConfigError
-from rw.learner.batch import BatchConfig, MicroBatch, Row, layout, micro_batch, policy_places, policy_positions
+from rw.learner.batch import (
+    BatchConfig,
+    MicroBatch,
+    Row,
+    held_tokens,
+    layout,
+    micro_batch,
+    policy_places,
+    policy_positions,
+)
 from rw.types import Group, GroupBatch, Segment
 
 REGIMES = ("collect", "stream")
@@ -34,10 +44,10 @@ class Portion(NamedTuple):
     rows: Sequence[Row]
     part: Sequence[tuple[int, ...]]  # indices into `rows`, as of `layout`
 
-    def micro_batch(self, config: BatchConfig, references: Mapping[RowKey, np.ndarray] | None = None) -> MicroBatch:
-        """Padded numpy arrays; `references` are the reference's log-probs of each row's policy tokens."""
+    def micro_batch(self, config: BatchConfig, references: Mapping[RowKey, np.ndarray]) -> MicroBatch:
+        """Padded numpy arrays; `references` are the reference's log-probs of each row's policy tokens, or none."""
         micro = micro_batch(self.rows, self.part, config)
-        if references is None:
+        if not references:
             return micro
         filled = np.zeros(micro.policy.reference_logprobs.shape, next(iter(references.values())).dtype)
         for index, place in policy_places(self.rows, self.part):
@@ -86,9 +96,21 @@ class RowQueue:
         return Portion([keys[index] for index in taken], [rows[index] for index in taken], part)
 
 
-def portions(keys: Sequence[RowKey], rows: Sequence[Row], config: BatchConfig, *, by_length: bool) -> list[Portion]:
-    """All rows in micro-batches, as `batch.micro_batches` makes them."""
-    return [Portion(keys, rows, part) for part in layout(rows, config, by_length=by_length)]
+def portions(rows: Mapping[RowKey, Row], config: BatchConfig, *, by_length: bool, one_query=False) -> list[Portion]:
+    """All rows in micro-batches, as `batch.layout` has them."""
+    keys, values = list(rows), list(rows.values())
+    return [Portion(keys, values, part) for part in layout(values, config, by_length=by_length, one_query=one_query)]
+
+
+def piece_config(config: BatchConfig, ways: int) -> BatchConfig:
+    """Shapes of what is done in one piece. Where a row holds several sequences, so many as a whole group, a micro-batch
+    is of `ways` rows, the fewest that the devices can split: more would take many groups to fill it."""
+    return config if config.packing == "none" else dataclasses.replace(config, micro_batch=ways)
+
+
+def declaration_config(config: BatchConfig) -> BatchConfig:
+    """Shapes of rows that hold the mode turns of a query's rollouts behind their prompt."""
+    return dataclasses.replace(config, packing="shared", policy_buckets=config.policy_buckets[:1])
 
 
 def row_keys(groups: Sequence[Group], batch: GroupBatch) -> list[RowKey]:
@@ -96,17 +118,23 @@ def row_keys(groups: Sequence[Group], batch: GroupBatch) -> list[RowKey]:
     return [(group.index, k) for g, group in enumerate(groups) for k in np.flatnonzero(batch.retained[g]).tolist()]
 
 
-def declared(row: Row, reference: np.ndarray | None) -> tuple[Row, np.ndarray | None] | None:
-    """The row up to its last mode token with no other policy token, and the reference's log-probs of these; None where
-    it has none."""
-    at = np.flatnonzero(row.segments == int(Segment.MODE))
-    if not at.size:
-        return None
-    stop = at[-1] + 1
-    segments = np.where(row.segments == int(Segment.INNER), int(Segment.OBSERVATION), row.segments).astype(np.uint8)
-    kept = None if reference is None else reference[np.isin(policy_positions(row.segments), at)]
-    arrays = {"tokens": row.tokens[:stop], "sampled_logprobs": row.sampled_logprobs[:stop]}
-    return row._replace(segments=segments[:stop], **arrays), kept
+def declarations(
+    rows: Mapping[RowKey, Row], references: Mapping[RowKey, np.ndarray]
+) -> tuple[dict[RowKey, Row], dict[RowKey, np.ndarray]]:
+    """The rows that have mode tokens, up to the last of these and with no other policy token; and what is known of
+    their reference."""
+    declared, known = {}, {}
+    for key, row in sorted(rows.items()):
+        at = np.flatnonzero(row.segments == int(Segment.MODE))
+        if not at.size:
+            continue
+        stop = at[-1] + 1
+        segments = np.where(row.segments == int(Segment.INNER), int(Segment.OBSERVATION), row.segments)[:stop]
+        arrays = {"tokens": row.tokens[:stop], "sampled_logprobs": row.sampled_logprobs[:stop]}
+        declared[key] = row._replace(segments=segments.astype(np.uint8), **arrays)
+        if key in references:
+            known[key] = references[key][np.isin(policy_positions(row.segments), at)]
+    return declared, known
 
 
 def check_same_rows(streamed: Mapping[RowKey, Row], rows: Mapping[RowKey, Row], advantage_name: str) -> None:
@@ -129,10 +157,11 @@ class Results(NamedTuple):
     terms: Sequence[Mapping[str, float]]  # undivided sums of the loss terms, one mapping a micro-batch
     records: Sequence[Any]  # diagnostics.TokenRecord, one a micro-batch
     slots: int  # token slots of these micro-batches, padding included
+    held_tokens: int  # that hold a token
     is_whole: bool  # whether `total` has all loss terms of a row, or those of its inner tokens alone
 
 
-NOTHING = Results({}, {}, None, (), (), 0, is_whole=True)
+NOTHING = Results({}, {}, None, (), (), 0, 0, is_whole=True)
 
 
 class StreamedGradient(NamedTuple):
@@ -152,6 +181,7 @@ class StepWork:
         refer: Callable[[MicroBatch], jax.Array] | None,
         gradient: StreamedGradient | None,
         config: BatchConfig,
+        ways: int,
         *,
         cold_start: bool,
         in_order: bool,
@@ -162,21 +192,23 @@ class StepWork:
             prepare: the rows of a complete group.
             refer: f32[B, P] log-probs of the reference; None where nothing reads them.
             gradient: None where gradients wait for the end of the step.
+            ways: over which devices split rows.
             in_order: everything added is computed, and what shares a micro-batch depends on the order of `add` alone.
             scope: within which programs are called.
         """
         self.cold_start = cold_start
         self._prepare, self._refer, self._gradient = prepare, refer, gradient
-        self._config, self._in_order, self._scope = config, in_order, scope
+        self._config, self._piece_config = config, piece_config(config, ways)
+        self._in_order, self._scope = in_order, scope
         self._inbox: collections.deque[Group] = collections.deque()
         self._added: set[int] = set()
-        self._to_refer, self._to_learn = RowQueue(config, in_order), RowQueue(config, in_order)
+        self._to_refer, self._to_learn = (RowQueue(self._piece_config, in_order) for _ in range(2))
         self._references: dict[RowKey, np.ndarray] = {}
         self._rows: dict[RowKey, Row] = {}
         self._total: tuple[Any, ...] | None = None
         self._terms: list[Mapping[str, float]] = []
         self._records: list[Any] = []
-        self._slots = 0
+        self._slots = self._held_tokens = 0
         self._error: Exception | None = None
 
     def add(self, group: Group) -> None:
@@ -216,15 +248,15 @@ class StepWork:
         if self._error is not None:
             raise self._error
         if self._references and (lacking := {key: rows[key] for key in rows if key not in self._references}):
-            keys, lacking = list(lacking), list(lacking.values())
-            self._refer_rows(portions(keys, lacking, self._config, by_length=not self._in_order))
+            self._refer_rows(portions(lacking, self._config, by_length=not self._in_order), self._config)
         is_whole = self._gradient is None or self._gradient.is_whole
-        return Results(self._references, self._rows, self._total, self._terms, self._records, self._slots, is_whole)
+        sums, sizes = (self._total, self._terms, self._records), (self._slots, self._held_tokens)
+        return Results(self._references, self._rows, *sums, *sizes, is_whole)
 
     def _piece(self, rest: bool) -> bool:
         self._unpack()
         if portion := self._to_refer.take(rest):
-            self._refer_rows([portion])
+            self._refer_rows([portion], self._piece_config)
             self._to_learn.add(dict(zip(portion.keys, portion.rows, strict=True)))
         elif self._gradient is not None and (portion := self._to_learn.take(rest)):
             self._learn(portion)
@@ -237,14 +269,14 @@ class StepWork:
             rows = self._prepare(self._inbox.popleft())
             (self._to_learn if self._refer is None else self._to_refer).add(rows)
 
-    def _refer_rows(self, portions: Sequence[Portion]) -> None:
+    def _refer_rows(self, portions: Sequence[Portion], config: BatchConfig) -> None:
         """All are dispatched before the first is waited for."""
-        made = [(portion, self._refer(portion.micro_batch(self._config))) for portion in portions]
+        made = [(portion, self._refer(portion.micro_batch(config, {}))) for portion in portions]
         for portion, logprobs in made:
             self._references.update((key, part.copy()) for key, part in portion.split(np.asarray(logprobs)))
 
     def _learn(self, portion: Portion) -> None:
-        micro = portion.micro_batch(self._config, None if self._refer is None else self._references)
+        micro = portion.micro_batch(self._piece_config, self._references)
         total = self._gradient.zeros() if self._total is None else self._total
         self._total = None  # given away
         self._total, (terms, record) = self._gradient.add(total, micro)
@@ -252,4 +284,4 @@ class StepWork:
         self._terms.append({name: float(value) for name, value in terms.items()})
         self._records.append(record)
         self._rows.update(zip(portion.keys, portion.rows, strict=True))
-        self._slots += micro.tokens.size
+        self._slots, self._held_tokens = self._slots + micro.tokens.size, self._held_tokens + held_tokens(micro)

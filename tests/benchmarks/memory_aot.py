@@ -120,7 +120,7 @@ class Programs:
         total = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=x.sharding), self.params)
         counts = TokenCounts(*(np.float32(1),) * 3)
         weights = np.zeros(len(LOSS_TERMS), np.float32)
-        program = GradientSum(self.learner._objective, self.shardings)._add
+        program = GradientSum(self.learner.loss.divided, self.shardings)._add
         return program.lower(total, self.params, self.micro, counts, weights)
 
     def update(self):

@@ -37,7 +37,7 @@ def compiled_bytes(config):
     learning = LearnerConfig(config.batch, config.loss, AdvantageConfig(0.0), ADVANTAGES["comet"])
     with jax.set_mesh(mesh):
         learner = Learner(config.model, Optimizer(config.optimizer), {}, learning)
-        program = GradientSum(learner._objective, shardings)._add.lower(params, params, micro, *arguments).compile()
+        program = GradientSum(learner.loss.divided, shardings)._add.lower(params, params, micro, *arguments).compile()
     return program.memory_analysis().temp_size_in_bytes
 
 

@@ -91,7 +91,7 @@ def test_with_one_divisor_for_all_terms_no_pass_over_first_turns_is_needed(strea
     expected = stream.step(init_state(params, OPTIMIZER, 0), groups, **options)
     forced = make_groups(1, forced=lambda index: True)
     of_forced = stream.step(init_state(params, OPTIMIZER, 0), forced, cold_start=False)
-    monkeypatch.setattr("rw.learner.step.declared", None)
+    monkeypatch.setattr("rw.learner.step.declarations", None)
     check_alike(streamed(stream, params, groups, 5, **options), expected)
     check_alike(streamed(stream, params, forced, 5, all_forced=True), of_forced)
 
@@ -166,9 +166,10 @@ def test_advantages_that_look_beyond_a_group_are_refused(stream, reference_param
         {"loss": LossConfig(kl_coefficient=0.0)},
         {"loss": LossConfig(kl_coefficient=0.05, reduction="global")},
         {"batch": dataclasses.replace(CONFIG.batch, packing="packed", micro_batch=2)},
+        {"batch": dataclasses.replace(CONFIG.batch, packing="shared", micro_batch=2)},
         {"batch": dataclasses.replace(CONFIG.batch, old_policy="sampler")},
     ],
-    ids=["without_kl", "one_token_mean", "packed", "old_policy_of_the_sampler"],
+    ids=["without_kl", "one_token_mean", "packed", "shared", "old_policy_of_the_sampler"],
 )
 def test_variants_of_the_loss_and_of_rows(reference_params, params, groups, change):
     for deterministic in (False, True):
