@@ -197,6 +197,28 @@ def _rollouts(group: int, rows: np.ndarray, segments: np.ndarray) -> list[Scored
     ]
 
 
+def machine(shape: work.Shape) -> work.Run:
+    """What the machine gives at the moment: large float32 products, and a pass over what a decode step reads."""
+    square = jax.numpy.ones((2048, 2048))
+    memory = jax.numpy.ones(max(shape.layers * shape.layer_weights + shape.head_weights, 1 << 22))
+    product = jax.jit(jax.numpy.dot)
+    scaled = jax.jit(lambda x: x * 1.0001, donate_argnums=0)
+
+    def run():
+        nonlocal memory
+        seconds = {"product": [], "pass": []}
+        for _ in range(5):
+            started = time.perf_counter()
+            product(square, square).block_until_ready()
+            between = time.perf_counter()
+            memory = scaled(memory).block_until_ready()
+            seconds["product"].append(between - started)
+            seconds["pass"].append(time.perf_counter() - between)
+        return {"flops": 2 * 2048**3 / min(seconds["product"]), "bytes_s": 2 * memory.nbytes / min(seconds["pass"])}
+
+    return run
+
+
 def logits(shape: work.Shape) -> tuple[np.ndarray, dict]:
     """(f32[LOGIT_ROWS, T, V] of the learner's forward, how far the engine's log-probs are from that forward's)."""
     model = model_of(shape)
@@ -219,4 +241,4 @@ def _all_logits(params: Params, model: ModelConfig, tokens):
 
 
 if __name__ == "__main__":
-    work.take_part({"gen": gen, "step": step}, logits)
+    work.take_part({"gen": gen, "step": step, "machine": machine}, logits)
