@@ -13,8 +13,9 @@ from rw.evaluation.table import ABSENT, Table
 from rw.types import Mode
 
 WAITED_FOR = (
-    "Slow episodes are waited for, never dropped: most are of the modes with more calls, and without them the router "
-    "would learn that such modes do not pay."
+    "Slow episodes are waited for; none is dropped so that a step may end sooner. Most are of the modes with more "
+    "calls, and without them the router would learn that such modes do not pay. Only one that goes beyond "
+    "`rollout.deadline_s` is given up, and counted among those that infrastructure lost."
 )
 PARTS = {"queue_s": "queue", "sample_s": "sampling", "wait_s": "Workers", "score_s": "judging", "own_s": "own"}
 
@@ -42,7 +43,9 @@ def time_words(history: History) -> str:
         f"{100 * learner:.0f} % of a step.",
     ]
     if replayed:
-        words.append(f"{replayed:.0f} turns were taken from a journal: in their steps nobody waited for them.")
+        words.append(
+            f"{replayed:.0f} turns were taken from a journal, with the replies to them: nobody waited for these again."
+        )
     return " ".join(sentence for sentence in words if "nan" not in sentence)
 
 

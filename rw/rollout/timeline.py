@@ -53,7 +53,7 @@ class EpisodeTimes:
     begun_s: float | None = None  # when it had a place
     ended_s: float | None = None  # when it had its verdict
     mode: Mode | None = None
-    replayed_turns: int = 0  # turns that a journal had: nobody waited for them
+    replayed_turns: int = 0  # turns that a journal had, with what Workers replied: nobody waited for these again
 
     def __post_init__(self):
         self.asked_s = self.clock()
@@ -134,7 +134,7 @@ class Timeline:
         `critical_path/{part}_s`, which add up to it; what is left of the makespan it waited for its place.
         `straggler_s`: how long the last 5 % of the episodes took after all others had ended. `episode_s/{mode}/p50`,
         `max`: durations. `slowest`: the slowest episode of each mode, as `EpisodeTimes.describe`. `replayed_turns`:
-        turns that a journal had; they took no time, so a step that was continued looks shorter than it was.
+        turns that a journal had; what they took before is not in here, so a step that was continued looks shorter.
         """
         ended = self.ended
         if not ended:

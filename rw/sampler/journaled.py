@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import numpy as np
@@ -36,7 +37,7 @@ class JournaledSampler:
         if self._decode_again:
             sampled = await self._sampler.generate(request)
             if np.array_equal(sampled.tokens, kept.tokens) and np.array_equal(sampled.logprobs, kept.logprobs):
-                return sampled
+                return dataclasses.replace(sampled, is_replayed=True)
             _LOG.warning("%s: rollout %d, turn %d came out otherwise; the journaled one counts", *place[:3])
             await self._sampler.release(request.episode)
         return SampledTurn(kept.tokens, kept.logprobs, StopReason(kept.stop), is_replayed=True)

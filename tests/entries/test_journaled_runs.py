@@ -69,7 +69,8 @@ def test_a_run_killed_in_mid_step_pays_for_no_answer_twice(command, environment,
     sampled = {(e["query"], e["rollout"], e["turn"]): e["tokens"] for e in journaled if e["kind"] == "turn"}
     assert answered and under_way and sampled
     run("train", workdir, *overrides)
-    assert [row["step"] for row in rows(workdir / "metrics.jsonl")] == [1, 2]
+    replayed = [(row["step"], row["perf/replayed_turns"]) for row in rows(workdir / "metrics.jsonl")]
+    assert replayed == [(1, 0), (2, len(sampled))]
 
     ledger = [record for record in rows(workdir / "ledger.jsonl") if record["run"] == "run"]
     kinds = collections.defaultdict(collections.Counter)

@@ -45,7 +45,7 @@ async def test_turns_that_decode_to_the_same_keep_their_caches(tmp_path):
     await JournaledSampler(Sampler(), Journal(tmp_path, {})).generate(turn(0, 7))
     again = Sampler()
     kept = await JournaledSampler(again, Journal(tmp_path, {}), decode_again=True).generate(turn(0, 7))
-    assert kept.tokens.tolist() == [1] and len(again.requests) == 1 and not again.released
+    assert kept.tokens.tolist() == [1] and len(again.requests) == 1 and not again.released and kept.is_replayed
 
 
 async def test_another_context_is_sampled_anew(tmp_path):
