@@ -23,6 +23,7 @@ import ml_collections
 from rw.config_path import split_name
 from rw.errors import ConfigError
 from rw.evaluation.reference_cost import read_reference_cost
+from rw.imported import imported_function, name_with_source
 from rw.run_config import RewardConfig, RunConfig
 from rw.typed_values import build, one_line, unknown_key
 from rw.workers.endpoint_file import load_endpoints
@@ -101,8 +102,12 @@ def freeze(config: Mapping[str, Any]) -> RunConfig:
 
 
 def as_dict(config: RunConfig) -> dict[str, Any]:
-    """The config as nested plain values, as checkpoints and config.json hold it."""
-    return _as_plain(config)
+    """The config as nested plain values, as checkpoints and config.json hold it: scorers of one's own with a hash of
+    their source, by which verdicts of another one are told apart. ConfigError where one cannot be loaded."""
+    plain = _as_plain(config)
+    own = {name: imported_function(path, f"scorer {name}") for name, path in config.scoring.own_functions.items()}
+    hashed = {name: name_with_source(function, f"scorer {name}") for name, function in own.items()}
+    return {**plain, "scoring": {**plain["scoring"], "own": tuple(f"{name}={hashed[name]}" for name in hashed)}}
 
 
 def _as_plain(value: Any) -> Any:

@@ -23,6 +23,7 @@ from rw.model.hf_config import check_fits, is_hf
 from rw.model.hf_files import read_hf
 from rw.model.qwen3 import init_params, shapes_of
 from rw.parts import Parts, params_path
+from rw.questions import recorded_config
 from rw.run_config import MAY_CHANGE, PLACEMENT
 from rw.saved_router import RouterPlace
 from rw.warmstart import warm_start
@@ -96,7 +97,7 @@ def keep_origin_files(parts: Parts, path: pathlib.Path) -> None:
 
 def check_checkpoints(parts: Parts) -> None:
     """Raises CheckpointError where the workdir holds checkpoints that this config could not continue."""
-    identity = RunIdentity(as_dict(parts.config), parts.codec.fingerprint, "", parts.config.seed)
+    identity = RunIdentity(recorded_config(parts.config), parts.codec.fingerprint, "", parts.config.seed)
     with Checkpoints(parts.workdir.file("checkpoints"), identity, may_change=MAY_CHANGE) as checkpoints:
         checkpoints.check_config()
 

@@ -88,8 +88,8 @@ def train(
     """Trains in `workdir_path`, which nobody else may use meanwhile; returns the exit code. Works in notebooks too.
 
     Args:
-        advantage: a function that takes the place of the one that the config names. What the run records names it with
-            a hash of its source, so a run is not continued with another one.
+        advantage: a function that takes the place of the one that the config names. What the run records names either
+            with a hash of its source, so a run is not continued with another one.
         place: this process's in a job of several, which must all be started alike; nothing may have asked jax for its
             devices before.
         profile: steps of which a trace is written.
@@ -97,11 +97,9 @@ def train(
     Raises:
         RwError: before anything is spent, where config, workdir or advantage cannot be used.
     """
-    if advantage is None:
-        advantage = resolve(config.advantage.function)
-    else:
-        named = dataclasses.replace(config.advantage, function=recorded_name(advantage))
-        config = dataclasses.replace(config, advantage=named)
+    chosen = config.advantage.function if advantage is None else advantage
+    advantage, named = resolve(chosen), dataclasses.replace(config.advantage, function=recorded_name(chosen))
+    config = dataclasses.replace(config, advantage=named)
     again = " (a warm start that was not finished begins again)" if config.init.source == "warmstart" else ""
     after_stop = "the same command continues the run" + again
     with joined(place) as processes:

@@ -1,57 +1,36 @@
 """What an advantage function of one's own must do, tried before a run starts; and its name in what a run records.
 
-A function that is passed as an object has no name that another process could load. It is recorded with a hash of its
-source, so that a run is not continued with another function than the one that began it.
+A function of one's own is recorded with a hash of its source, so that a run is not continued with another function
+than the one that began it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from rw.core.advantages import AdvantageConfig
+from rw.core.advantages import ADVANTAGES, AdvantageConfig, resolve
 from rw.errors import ConfigError
+from rw.imported import name_with_source
 from rw.types import NO_MODE, Advantages, GroupBatch, Mode
 
 EXPECTED = "(GroupBatch, AdvantageConfig) -> Advantages(grpo, mode, inner), each [G, K], one number a rollout"
 
 
-def recorded_name(function: Callable) -> str:
-    """`module:function@hash`, the same for the same source and the same plain values that it refers to by name.
+def recorded_name(advantage: str | Callable) -> str:
+    """What a run records of its advantage function: a key of ADVANTAGES as it is, `module:function@hash` of any other.
 
-    Functions that it calls, and arrays, are not looked into: only what is written in the function itself, and numbers,
-    strings, booleans, tuples, lists and dicts of its module, of the function around it or of its defaults.
+    Args:
+        advantage: as `resolve` takes it.
 
     Raises:
-        ConfigError: it is not a function whose source can be read.
+        ConfigError: there is no such function, or its source cannot be read.
     """
-    plain = inspect.unwrap(function)
-    try:
-        source = inspect.getsource(plain)
-        around = inspect.getclosurevars(plain)
-    except (OSError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"advantage {function!r}: its source cannot be read ({error}), so nobody could tell later what a run was "
-            "trained with; pass a function that is written in a file or in a notebook cell"
-        ) from error
-    defaults = {f"{key}=": argument.default for key, argument in inspect.signature(plain).parameters.items()}
-    values = {**around.globals, **around.nonlocals, **defaults}
-    values = {name: values[name] for name in sorted(values) if _is_plain(values[name])}
-    digest = hashlib.sha256(f"{source}\n{values}".encode()).hexdigest()
-    return f"{plain.__module__}:{plain.__qualname__}@{digest[:8]}"
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(_is_plain(key) and _is_plain(value[key]) for key in value)
-    return isinstance(value, (bool, int, float, str))
+    known = isinstance(advantage, str) and advantage in ADVANTAGES
+    return advantage if known else name_with_source(resolve(advantage), "advantage")
 
 
 def check_advantage(function: Callable, name: str, config: AdvantageConfig) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from rw.config import as_dict, load_config, load_python
 from rw.config_path import split_name
+from rw.core.advantage_contract import recorded_name
 from rw.errors import ConfigError, RwError
 from rw.run_config import RunConfig
 from rw.sweeps.points import VARIANT
@@ -105,6 +106,7 @@ def _planned(
     own = tuple((key, as_text(value)) for key, value in point.items() if key != VARIANT)
     try:
         config = load_config(path, (*overrides, *own))
+        recorded_name(config.advantage.function)  # raises where there is no such function
     except RwError as error:
         raise ConfigError(f"point {name}: {error}") from error
     return SweepPoint(name, dict(point), path, (*overrides, *own), workdir, config)
@@ -174,4 +176,6 @@ def _digest(point: Mapping[str, Any]) -> str:
 
 def recorded(point: SweepPoint) -> dict[str, Any]:
     """The point's config as its run's config.json holds it."""
-    return json.loads(json.dumps(as_dict(point.config)))
+    whole = as_dict(point.config)
+    whole["advantage"]["function"] = recorded_name(point.config.advantage.function)
+    return json.loads(json.dumps(whole))

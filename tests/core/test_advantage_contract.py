@@ -124,6 +124,7 @@ def test_a_recorded_name_follows_the_source_and_the_values_around_it(monkeypatch
     module, _, rest = name.partition(":")
     assert module == __name__ and rest.startswith("halved@") and len(rest) == len("halved@") + 8
     assert recorded_name(halved) == name == recorded_name(jax.jit(halved, static_argnums=1))
+    assert recorded_name(f"{__name__}:halved") == name and recorded_name("comet") == "comet"  # as a config names them
     assert recorded_name(scaled(1.0)) != recorded_name(scaled(2.0)) == recorded_name(scaled(2.0))
     assert recorded_name(scaled(1.0)) != recorded_name(scaled(1.0, extra=0.1))
     assert (

@@ -2,7 +2,9 @@
 
 import copy
 import dataclasses
+import importlib
 import pathlib
+import sys
 
 import pytest
 
@@ -224,6 +226,18 @@ def test_workers_of_a_file_and_of_the_config_are_refused_together(monkeypatch):
         configs.freeze(plain)
     with pytest.raises(ConfigError, match="no file of Workers at 'none.yaml'"):
         configs.load_config(TINY, [*HTTP, ("workers.file", "none.yaml")])
+
+
+def test_scorers_of_ones_own_are_recorded_with_what_they_do(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    config, recorded = configs.load_config(TINY, [("scoring.own", "('lengths=my_lengths:close',)")]), []
+    for tolerance in (0.5, 0.25):
+        (tmp_path / "my_lengths.py").write_text(f"T = {tolerance}\ndef close(a, q):\n    return float(a) < T\n")
+        monkeypatch.delitem(sys.modules, "my_lengths", raising=False)
+        importlib.invalidate_caches()
+        recorded.append(configs.as_dict(config))
+    assert recorded[0]["scoring"]["own"][0].startswith("lengths=my_lengths:close@")
+    assert [change.partition(":")[0] for change in config_changes(*recorded, MAY_CHANGE)] == ["scoring.own"]
 
 
 def test_what_may_change_of_a_worker_is_there():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rw import cli
+from rw.core.advantage_contract import recorded_name
 from rw.errors import ConfigError
 from rw.estimate import Estimate, Phase, Range
 from rw.evaluation.sweep_results import FAILED, FINISHED
@@ -107,6 +108,15 @@ def test_every_value_reaches_the_config_as_it_is(tmp_path):
     assert planned_one.values == {"loss.kl_coefficient": 0.1, "seed": 3, "log.wandb": "a"}
     assert (planned_one.config.loss.kl_coefficient, planned_one.config.seed) == (0.1, 3)
     assert planned.arguments[:4] == ["--config", TINY, "--workdir", str(tmp_path / planned.name)]
+
+
+def test_an_advantage_of_ones_own_is_checked_and_planned_as_its_run_records_it(tmp_path):
+    key, name = "advantage.function", "rw.core.advantages:grpo"
+    (point,) = plan(TINY, [{key: name}], tmp_path)
+    assert point.config.advantage.function == name and recorded(point)["advantage"]["function"] == recorded_name(name)
+    assert recorded_name(name).startswith(f"{name}@")
+    with pytest.raises(ConfigError, match="point function_rw.core.advantages-gpro: advantage .* has no attribute"):
+        plan(TINY, [{key: "rw.core.advantages:gpro"}], tmp_path)
 
 
 def test_variants_are_swept_by_name(monkeypatch):
