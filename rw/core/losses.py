@@ -82,6 +82,7 @@ def importance_ratio(logprobs, old_logprobs):
     return jnp.exp(hold(logprobs - old_logprobs))
 
 
+@jax.named_scope("policy_gradient")
 def clipped_token_loss(ratio, advantage, clip_low, clip_high, dual_clip):
     """ℓ(A) = -min[rA, clip(r, 1-η₋, 1+η₊) A], and for A < 0 at most -cA. RouteWeaver, Eq. 8 and Dual clipping."""
     clipped_ratio = jnp.clip(ratio, 1 - clip_low, 1 + clip_high)
@@ -89,6 +90,7 @@ def clipped_token_loss(ratio, advantage, clip_low, clip_high, dual_clip):
     return jnp.where(advantage < 0, jnp.minimum(loss, -dual_clip * advantage), loss)
 
 
+@jax.named_scope("kl")
 def kl_k3(logprobs, reference_logprobs):
     """κ = exp(d) - d - 1 with d = log π_ref - log π_θ: the k3 estimate of the KL divergence. RouteWeaver, Eq. 10.
 
@@ -140,6 +142,7 @@ def normalise_sums(sums: LossSums, counts: TokenCounts, config: LossConfig):
     return loss, terms
 
 
+@jax.named_scope("loss")
 def comet_loss(logprobs, batch: TokenBatch, counts: TokenCounts, config: LossConfig):
     """The training loss without the support term. RouteWeaver, Eqs. 8-10 and 17.
 

@@ -36,6 +36,7 @@ def is_below_floor(mode_support, support_floor):
     return mode_support + SUPPORT_EPSILON < support_floor
 
 
+@jax.named_scope("support")
 def support_loss(scores, support_floor):
     """L_support without its coefficient λ_b. RouteWeaver, Eqs. 12 and 19.
 

@@ -71,6 +71,7 @@ class Optimizer:
                 )
         return self._transform.init(params)
 
+    @jax.named_scope("optimizer")
     def update(self, grads: Any, opt_state: Any, params: Any) -> tuple[Any, Any]:
         """(updates to add to the parameters, new state)."""
         return self._transform.update(grads, opt_state, params)

@@ -45,6 +45,7 @@ def check_config(config: ModelConfig, packed: bool) -> None:
         attention_kernels.check_inputs(config.attention, config.compute_dtype, config.head_dim, packed)
 
 
+@jax.named_scope("attention")
 def attend(
     query,
     key,

@@ -12,6 +12,7 @@ from rw.sharding import constrain, whole_weight
 CHUNK = 128  # tokens of every row whose logits exist at a time
 
 
+@jax.named_scope("head")
 def logits(params, config: ModelConfig, hidden):
     """f32[..., V] of hidden [..., D], for the few tokens of a decode step; compute-dtype products summed in float32."""
     head = _head(params, config)
@@ -20,6 +21,7 @@ def logits(params, config: ModelConfig, hidden):
     return product.reshape(*hidden.shape[:-1], head.shape[1])
 
 
+@jax.named_scope("head")
 def token_logprobs(params, config: ModelConfig, hidden, targets, temperature=1.0, chunk=CHUNK, with_entropy=False):
     """log softmax(logits / temperature) of each target over the whole vocabulary, never above 0.
 

@@ -27,6 +27,7 @@ def check_sampling(sampling: SamplingConfig) -> None:
         raise ConfigError(f"sampling.top_p={sampling.top_p!r}: must be above 0 and at most 1; 1 keeps every token")
 
 
+@jax.named_scope("sample")
 def sample(
     logits: jax.Array, keys: jax.Array, temperature: float, top_p: float, greedy: bool, vocab_size: int
 ) -> tuple[jax.Array, jax.Array]:

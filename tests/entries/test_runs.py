@@ -1,8 +1,10 @@
 """Whole runs, each a process of its own: what is written, what continues, and what is bitwise the same."""
 
+import gzip
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -60,10 +62,23 @@ def assert_same_evaluation(workdir, other):
 
 @pytest.fixture(scope="module")
 def reference(run, warm, tmp_path_factory):
-    """An uninterrupted deterministic run of four steps."""
+    """An uninterrupted deterministic run of four steps, one of them traced: it is what others are compared with."""
     workdir = tmp_path_factory.mktemp("reference") / "run"
-    done = run("train", workdir, f"--config.init.path={warm}")
+    done = run("train", workdir, f"--config.init.path={warm}", "--profile=3")
     return workdir, done
+
+
+def test_a_traced_step_shows_its_phases_and_the_scope_of_every_operation(reference):
+    workdir, done = reference
+    assert f"step 3: profile in {workdir / 'profile' / 'step_000003'}" in done.stdout
+    [trace] = (workdir / "profile").glob("step_000003/plugins/profile/*/*.trace.json.gz")
+    names = {event.get("name") for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]}
+    assert {"rollout", "train", "publish", "CachePool.run"} <= names
+    [planes] = trace.parent.glob("*.xplane.pb")
+    operations = set(re.findall(rb"jit\(\w+\)/[\w()/.]+", planes.read_bytes()))
+    scopes = {scope.decode() for operation in operations for scope in re.findall(rb"\w+", operation)}
+    assert {"decode", "prefill", "gather", "embed_tokens", "attention", "mlp", "head", "sample"} <= scopes
+    assert {"loss", "policy_gradient", "kl", "support", "optimizer"} <= scopes
 
 
 def test_a_run_leaves_metrics_trajectories_ledger_and_checkpoints(reference):
