@@ -20,6 +20,11 @@ def _guard() -> None:
     jax.thread_guard(True).__enter__()  # for as long as the thread lives
 
 
+def _name(fn: Callable) -> str:
+    """What a profile calls it."""
+    return getattr(getattr(fn, "func", fn), "__qualname__", "device work")  # of a partial, what it calls
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -45,7 +50,7 @@ class DeviceThread:
     def _timed(self, fn, args, kwargs):
         start = time.monotonic()
         try:
-            with jax.profiler.TraceAnnotation(getattr(fn, "__qualname__", "device work")):  # what a profile shows
+            with jax.profiler.TraceAnnotation(_name(fn)):
                 return fn(*args, **kwargs)
         finally:
             self.busy_s += time.monotonic() - start

@@ -1,5 +1,6 @@
 """Which steps are traced, and what a trace holds."""
 
+import functools
 import gzip
 import json
 
@@ -63,7 +64,7 @@ async def test_a_trace_holds_phases_device_work_and_scopes(tmp_path, device, cap
     assert not any(tmp_path.iterdir())
     async with profile.of(7):
         with StepTimes().phase("rollout"):
-            await device.run(piece)
+            await device.run(functools.partial(piece))
     [trace] = tmp_path.glob("step_000007/plugins/profile/*/*.trace.json.gz")
     names = {event.get("name") for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]}
     assert {"rollout", "piece"} <= names

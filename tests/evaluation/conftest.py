@@ -97,6 +97,7 @@ def times_of_episodes(step, rollout, train):
     """What a step's timeline and the sampler's counters say."""
     row = {"perf/decode_s": 0.3, "perf/prefill_s": 0.1, "perf/wait_s": 0.08, "perf/score_s": 0.01, "perf/host_s": 0.0}
     row |= {"perf/makespan_s": rollout - 0.01, "perf/critical_path_s": rollout - 0.05, "perf/straggler_s": 0.06}
+    row["sampler/compiled"] = 9.0 * (step == 4)  # the slowest of the first steps
     row |= {"perf/critical_path/wait_s": 0.25, "perf/decode_idle_share": 0.25, "perf/learner_idle_share": 0.375}
     row |= {"perf/reference_s": train / 4, "perf/update_s": 0.7 * train, "perf/replayed_turns": 3.0 * (step == 2)}
     parts = {"queue_s": 0.05, "sample_s": 0.125, "wait_s": 0.25, "score_s": 0.01, "own_s": 0.0}

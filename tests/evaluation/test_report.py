@@ -63,7 +63,8 @@ def test_the_report_says_where_the_time_went(whole):
     ):
         assert words in section, words
     rows = [json.loads(line) for line in (whole[0] / "metrics.jsonl").read_text().splitlines()]
-    slowest = max((row["perf/slowest"][2] | {"step": row["step"]} for row in rows), key=lambda e: e["duration_s"])
+    warm = [row["perf/slowest"][2] | {"step": row["step"]} for row in rows if not row["sampler/compiled"]]
+    slowest = max(warm, key=lambda episode: episode["duration_s"])
     cells = (
         f"| agentic | {slowest['step']} | q{slowest['step']} / 3 | {slowest['duration_s']:.2f} | 0.05 | 0.12 | 0.25 |"
     )
