@@ -27,6 +27,12 @@ class WorkdirError(RwError):
     """A working directory that cannot be used, or is in use."""
 
 
+class StopFileError(WorkdirError):
+    """The file that asks a run to stop lies in its working directory."""
+
+    exit_code = 7
+
+
 class TrainingDivergedError(RwError):
     """Too many non-finite steps in a row."""
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from rw import progress
 from rw.agreement import check_same_config, check_same_workdir
+from rw.errors import StopFileError
 from rw.interrupts import STOP_FILE, Interrupts, StopRequested, run_in_loop
 from rw.parts import Parts, open_parts
 from rw.processes import Processes
@@ -56,5 +57,8 @@ def run_interruptible(
         progress.say(f"process {processes.index} of {processes.count}: process 0 says how the run goes")
         progress.be_quiet()
     with Workdir(workdir_path, processes.index) as workdir:
-        workdir.refuse(STOP_FILE, "it was put there to stop the run; remove it and give the same command again")
+        if (path := workdir.file(STOP_FILE)).exists():
+            raise StopFileError(
+                f"{path} is there: it was put there to stop the run; remove it and give the same command again"
+            )
         return run_in_loop(functools.partial(run, workdir))

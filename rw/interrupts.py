@@ -12,15 +12,19 @@ import pathlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from rw.errors import StopFileError
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PREEMPTED = 128 + signal.SIGTERM  # the exit code after which a scheduler starts a run again
 STOP_FILE = "STOP"  # in a run's workdir
 _POLL_S = 1.0
+_REPEAT_S = 1.0  # whoever stops a group of processes and its leader, too, sends a signal twice at once
 
 
 class StopRequested(Exception):
@@ -36,11 +40,12 @@ class StopFileFound(StopRequested):
 
     def __init__(self, path: pathlib.Path):
         Exception.__init__(self, f"stopped by {path}, which keeps the run from starting again until it is removed")
-        self.exit_code = 7
+        self.exit_code = StopFileError.exit_code
 
 
 class Interrupts:
-    """Turns what asks for the end into StopRequested at the next `check` or during `guard`; a second signal kills.
+    """Turns what asks for the end into StopRequested at the next `check` or during `guard`; a second signal
+    that comes more than a moment later kills.
 
     `run_in_loop` makes it and sends it the signals. `grace_s`: who sends SIGTERM waits so long before it kills, and a
     step on a large model takes longer; a process that is not through by then ends as it stands. None: no such limit.
@@ -143,7 +148,8 @@ def _end_as_it_stands(stop: StopRequested, grace_s: float) -> None:
 
 @contextlib.contextmanager
 def _signals_sent_to(interrupts: Interrupts) -> Iterator[None]:
-    """The first signal is sent on, and the next finds what was there before. Only the main thread handles signals."""
+    """The first signal is sent on, repeats within _REPEAT_S are dropped, and the next finds what was there before. Only
+    the main thread handles signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -153,9 +159,15 @@ def _signals_sent_to(interrupts: Interrupts) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
+    first: list[float] = []  # when it came
+
     def send(number: int, _frame: object) -> None:
-        restore()
-        interrupts.ask(number)
+        if not first:
+            first.append(time.monotonic())
+            interrupts.ask(number)
+        elif time.monotonic() - first[0] > _REPEAT_S:
+            restore()
+            signal.raise_signal(number)
 
     for number in SIGNALS:
         signal.signal(number, send)

@@ -84,11 +84,6 @@ class Workdir:
         """The `own_file` of other processes, those of earlier jobs too, that is there; of index `beyond` or higher."""
         return [path for path in own_files(self.path, name, beyond) if path != self.own_file(name)]
 
-    def refuse(self, name: str, why: str) -> None:
-        """Raises WorkdirError where that file is there."""
-        if self.file(name).exists():
-            raise WorkdirError(f"{self.file(name)} is there: {why}")
-
     def mark(self) -> str:
         """Writes a new mark, which everyone can read who has this directory; returns it."""
         mark = uuid.uuid4().hex

@@ -60,6 +60,15 @@ def test_an_interrupt_cancels_what_waits_and_ends_in_order(where, main):
     assert output(where) == [f"thread {main}", "cleaned up", f"code {code}", "signals are back"]
 
 
+def test_a_signal_that_comes_twice_at_once_is_one_request_and_a_later_one_ends_it_all():
+    again = "signal.raise_signal(signal.SIGINT)"
+    code = 128 + signal.SIGINT
+    assert output("script", f"{again}; {again}") == ["thread True", "cleaned up", f"code {code}", "signals are back"]
+    program = PROGRAM.format(told=f"{again}; time.sleep(1.1); signal.raise_signal(signal.SIGTERM)")
+    done = subprocess.run([sys.executable, "-c", program, "script"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "thread True\n")
+
+
 @pytest.mark.parametrize("where, main", [("script", True), ("notebook", False)])
 def test_what_ends_by_itself_returns_what_it_returns(where, main):
     with_error = output(where, told="raise StopRequested(signal.SIGTERM)")
@@ -92,7 +101,7 @@ def test_a_file_that_appears_ends_in_order_too(tmp_path):
 def test_a_run_does_not_start_beside_the_file_that_stops_it(tmp_path, capsys):
     (tmp_path / "STOP").touch()
     config = pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py"
-    assert main(["train", "--config", str(config), "--workdir", str(tmp_path)]) == 2
+    assert main(["train", "--config", str(config), "--workdir", str(tmp_path)]) == 7
     assert "STOP is there" in (error := capsys.readouterr().err) and "remove it" in error
 
 
