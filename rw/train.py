@@ -34,6 +34,7 @@ from rw.core.advantage_contract import check_advantage, recorded_name
 from rw.core.advantages import ADVANTAGES, AdvantageConfig, AdvantageFunction, resolve
 from rw.core.diagnostics import group_metrics, reward_metrics
 from rw.dry_run import dry_run_training
+from rw.early_learning import begun_early, check_regime, lent_while_idle
 from rw.evaluation.report import print_report, write_report
 from rw.final_evaluation import FinalEvaluation
 from rw.greedy import GreedyRouter
@@ -47,6 +48,7 @@ from rw.learner.programs import check_not_diverged
 from rw.learner.publish import publish
 from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
+from rw.learner.streaming import StepWork
 from rw.memory import check_memory
 from rw.parts import Parts
 from rw.processes import joined
@@ -103,6 +105,7 @@ def train(
     again = " (a warm start that was not finished begins again)" if config.init.source == "warmstart" else ""
     after_stop = "the same command continues the run" + again
     with joined(place) as processes:
+        check_regime(config.regime, processes.count)
         if processes.is_first:
             check_installed(config.log.wandb)
         if advantage not in ADVANTAGES.values():
@@ -230,11 +233,12 @@ class Trainer:
         self.parts.scorer.take_metrics()  # those of a validation before it are not the step's
         async with self.profile.of(plan.step):
             times = StepTimes()
+            work = begun_early(self.learner, self.state.params, plan, self.parts.processes.count)
             with times.phase("rollout"):
                 async with LoopLag() as lag:
-                    groups = await self.roll_out(plan, times.timeline)
+                    groups = await self.roll_out(plan, times.timeline, work)
             with times.phase("train"):
-                row = await self.learn(plan, groups)
+                row = await self.learn(plan, groups, work)
             with times.phase("publish"):
                 await self.publish()
             row |= {**times.metrics(), "perf/loop_lag_s": lag.longest_s}
@@ -242,9 +246,13 @@ class Trainer:
         check_not_diverged(self.state)
         self.parts.check_stop()
 
-    async def roll_out(self, plan: BatchPlan, timeline: Timeline) -> list[Group]:
+    async def roll_out(self, plan: BatchPlan, timeline: Timeline, work: StepWork | None) -> list[Group]:
         """K rollouts of every query of the batch, scored; then the caches' memory goes to the learner."""
-        with progress.rollouts(f"step {plan.step}") as on_progress, self.parts.budgeted_as_step(plan.step):
+        with (
+            progress.rollouts(f"step {plan.step}") as on_progress,
+            self.parts.budgeted_as_step(plan.step),
+            lent_while_idle(self.engine, work) as on_group,
+        ):
             groups = await self.parts.collect(
                 self.engine,
                 plan.queries,
@@ -254,19 +262,23 @@ class Trainer:
                 step=plan.step,
                 policy_version=self.version,
                 on_progress=on_progress,
+                on_group=on_group,
                 timeline=timeline,
             )
         await self.engine.drop_caches()
         return groups
 
-    async def learn(self, plan: BatchPlan, groups: Sequence[Group]) -> dict[str, Any]:
+    async def learn(self, plan: BatchPlan, groups: Sequence[Group], work: StepWork | None) -> dict[str, Any]:
         """One update from the batch; its metrics."""
+        if work is None:
+            update = functools.partial(self.learner.step, cold_start=plan.cold_start)
+        else:
+            update = functools.partial(self.learner.finish, work)
         state, self.state = self.state, None  # the step consumes its buffers
         self.state, row = await self.parts.device.run(
-            self.learner.step,
+            update,
             state,
             groups,
-            cold_start=plan.cold_start,
             support_coefficient=plan.support_coefficient,
             mode_candidates=None if self.config.schedule.only_mode else self.parts.protocol.mode_candidates,
         )
@@ -363,6 +375,7 @@ def learner_config(config: RunConfig, advantage: AdvantageFunction) -> LearnerCo
         support_floor=config.support.floor,
         logprob_temperature=config.sampling.temperature,
         deterministic=config.deterministic,
+        regime=config.regime,
     )
 
 

@@ -161,8 +161,8 @@ class Learner:
 
     def finish(
         self,
-        state: TrainState,
         work: StepWork,
+        state: TrainState,
         groups: Sequence[Group],
         *,
         support_coefficient: float = 0.0,

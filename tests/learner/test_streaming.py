@@ -62,7 +62,7 @@ def streamed(learner, params, groups, early, *, cold_start=False, all_forced=Fal
         work.add(group)
         while work.piece():
             pass
-    return learner.finish(state, work, groups, **options)
+    return learner.finish(work, state, groups, **options)
 
 
 def check_alike(one, other):
@@ -137,7 +137,7 @@ def test_an_error_in_a_piece_ends_the_step(stream, params, groups, monkeypatch):
     work.add(groups[0])
     assert not work.piece() and not work.piece()
     with pytest.raises(RuntimeError, match="no memory left"):
-        stream.finish(init_state(params, OPTIMIZER, 0), work, groups)
+        stream.finish(work, init_state(params, OPTIMIZER, 0), groups)
 
 
 def centred(batch, config):
