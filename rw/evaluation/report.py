@@ -49,6 +49,7 @@ FILES = (
     ("ledger.jsonl", "every paid attempt and every logical call"),
     ("checkpoints", "states by step"),
     ("best", "the router that validated best"),
+    ("profile", "traces of single steps, for TensorBoard and Perfetto"),
 )
 
 
