@@ -27,10 +27,10 @@ from rw.evaluation.sweep_report import has_settings, point_table, setting_table,
 from rw.evaluation.sweep_results import FINISHED, settings
 from rw.evaluation.table import Table, print_one, terminal
 from rw.interrupts import Interrupts, StopRequested, run_in_loop
-from rw.sweeps.local import Command, LocalRuns, places_of, train_command
+from rw.sweeps.local import Command, LocalRuns, named_gpus, places_of, train_command
 from rw.sweeps.plan import SweepPoint, plan, read_sweep
 from rw.sweeps.slurm import options, submit
-from rw.sweeps.state import result_of
+from rw.sweeps.state import check_continues, result_of
 from rw.workdir import Workdir
 
 BACKENDS = ("local", "slurm", "print")
@@ -69,9 +69,14 @@ def _sweep(given: Arguments, argv: Sequence[str]) -> Sweep:
     flags = given.flags
     if flags.processes < 1:
         raise ConfigError(f"--processes {flags.processes} must be at least 1")
+    for flag, values, backend in (("gpus", flags.gpus, "local"), ("slurm", flags.slurm, "slurm")):
+        if values and flags.backend != backend:
+            raise ConfigError(f"--{flag} is for --backend {backend}, this is {flags.backend}; leave one of them out")
     stem = pathlib.Path(flags.sweep).stem
     workdir = pathlib.Path(flags.workdir or f"runs/{config_name(given.config)}_{stem}")
     points = plan(given.config, read_sweep(flags.sweep), workdir, given.overrides)
+    for point in points:
+        check_continues(point)
     return Sweep(f"{stem} of {config_name(given.config)}", workdir, points, ("rw", "sweep", *argv))
 
 
@@ -81,8 +86,12 @@ def _start(given: Arguments, argv: Sequence[str]) -> int:
         return print_commands(sweep)
     if flags.backend == "slurm":
         return run_on_slurm(sweep, flags.processes, options(flags.slurm))
-    gpus = tuple(filter(None, flags.gpus.split(",")))
-    return run_here(sweep, places_of(flags.processes, gpus))
+    return run_here(sweep, places_of(flags.processes, named_gpus(flags.gpus)))
+
+
+def unfinished(sweep: Sweep) -> list[SweepPoint]:
+    """The points that are left to run, in their order."""
+    return [point for point in sweep.points if result_of(point).status != FINISHED]
 
 
 def run_here(sweep: Sweep, places: Sequence[Mapping[str, str]], command: Command = train_command) -> int:
@@ -93,7 +102,7 @@ def run_here(sweep: Sweep, places: Sequence[Mapping[str, str]], command: Command
         command: what runs a point, `rw train` in a process of its own.
     """
     with Workdir(sweep.workdir):
-        todo = [point for point in sweep.points if result_of(point).status != FINISHED]
+        todo = unfinished(sweep)
         progress.say(
             f"{len(sweep.points)} points, {len(sweep.points) - len(todo)} of them finished; in {sweep.workdir}"
         )
@@ -106,8 +115,8 @@ def run_here(sweep: Sweep, places: Sequence[Mapping[str, str]], command: Command
                 return stop.exit_code
             return 0
 
-        stopped, unfinished = run_in_loop(body), summarise(sweep)
-        return stopped or unfinished
+        stopped, code = run_in_loop(body), summarise(sweep)
+        return stopped or code
 
 
 def run_on_slurm(sweep: Sweep, at_once: int, parameters: dict) -> int:
@@ -123,8 +132,8 @@ def run_on_slurm(sweep: Sweep, at_once: int, parameters: dict) -> int:
 
 def print_commands(sweep: Sweep) -> int:
     """One command a line for what is not finished, for machines that are reached otherwise."""
-    left = [point for point in sweep.points if result_of(point).status != FINISHED]
-    sys.stdout.write("".join(f"{shlex.join(['rw', 'train', *point.arguments])}\n" for point in left))
+    lines = [shlex.join(["rw", "train", *point.arguments]) for point in unfinished(sweep)]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
 
 
@@ -146,25 +155,27 @@ def _dry_run(given: Arguments, argv: Sequence[str]) -> int:
 
 
 def estimate_all(sweep: Sweep, estimate_one: Callable = training_estimate) -> int:
-    """Prints calls and USD of every point and of all; returns 2 where a cap of one cannot be enough, else 0."""
+    """Prints calls and USD of every point that is not finished, and of all of them; returns 2 where a cap of one cannot
+    be enough, else 0."""
     rows, shortfalls = [], []
     calls = usd = NOTHING
-    for point in sweep.points:
+    todo = unfinished(sweep)
+    for point in todo:
         found, lacking = estimate_one(point.config, str(point.workdir))
         calls, usd = calls + found.calls, usd + found.usd
         rows.append((point.name, *_cells(found.calls, found.usd)))
         shortfalls += [f"{point.name}: {sentence}" for sentence in lacking]
-    rows.append((f"all {len(sweep.points)}", *_cells(calls, usd)))
+    rows.append((f"all {len(todo)}", *_cells(calls, usd)))
     columns = ("point", *(f"calls {name}" for name in ESTIMATES), *(f"USD {name}" for name in ESTIMATES))
     console = terminal()
     print_one(Table("Calls and USD of the whole sweep, as rw train --dry-run has them", columns, tuple(rows)), console)
-    for sentence in shortfalls:
+    said = list(shortfalls)
+    if done := len(sweep.points) - len(todo):
+        said.append(f"{done} of {len(sweep.points)} points are finished, cost nothing more and are left out.")
+    if any(point.config.workers.kind != "http" for point in todo):
+        said.append("Workers on loopback: those amounts are nominal and nobody is paid.")
+    for sentence in (*said, "Nothing was started, nothing was sent and nothing was spent."):
         console.print(sentence, markup=False, soft_wrap=True)
-    if any(point.config.workers.kind != "http" for point in sweep.points):
-        console.print(
-            "Workers on loopback: those amounts are nominal and nobody is paid.", markup=False, soft_wrap=True
-        )
-    console.print("Nothing was started, nothing was sent and nothing was spent.", markup=False, soft_wrap=True)
     return 2 if shortfalls else 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pathlib
 import signal
 import sys
 import time
@@ -27,6 +28,24 @@ FIRST_LOOK_S = 5.0  # a run that was stopped with the sweep before needs a momen
 def train_command(point: SweepPoint) -> list[str]:
     """`rw train` of a point, which ends when this process does."""
     return [sys.executable, "-m", "rw.sweeps.child", str(os.getpid()), *point.arguments]
+
+
+def named_gpus(text: str, devices: str = "/dev") -> tuple[str, ...]:
+    """The numbers in `0,1,2`; says which of them this machine does not show.
+
+    Raises:
+        ConfigError: a word that is no number.
+    """
+    gpus = tuple(filter(None, (word.strip() for word in text.split(","))))
+    if odd := [word for word in gpus if not (word.isascii() and word.isdecimal())]:
+        raise ConfigError(f"--gpus {text}: {odd[0]!r} is no number of a GPU, which count from 0, as in --gpus 0,1")
+    seen = len([path for path in pathlib.Path(devices).glob("nvidia*") if path.name[len("nvidia") :].isdecimal()])
+    if unseen := [word for word in gpus if int(word) >= seen]:
+        progress.say(
+            f"warning: --gpus {text}: this machine shows {seen} NVIDIA GPUs; a run that is given "
+            f"{', '.join(unseen)} finds no such one, and computes on the CPU or fails"
+        )
+    return gpus
 
 
 def places_of(processes: int, gpus: Sequence[str] = ()) -> list[dict[str, str]]:

@@ -10,10 +10,13 @@ import json
 import os
 import pathlib
 import signal
+from typing import Any
 
-from rw.errors import RwError
+from rw.errors import ConfigError, RwError
 from rw.evaluation.sweep_results import FAILED, FINISHED, RUNNING, STOPPED, WAITING, PointResult, measured_run
 from rw.learner.checkpoint import config_changes
+from rw.learner.exported import checkpoint_steps
+from rw.run_config import MAY_CHANGE
 from rw.sweeps.plan import SweepPoint, recorded
 from rw.workdir import LOCK
 
@@ -48,11 +51,27 @@ def result_of(point: SweepPoint) -> PointResult:
 
 def is_as_planned(point: SweepPoint) -> bool:
     """Whether the run's config.json says what the sweep wants: a run with fewer steps is not the one that is asked."""
+    stored = _stored_config(point)
+    return stored is not None and not config_changes(stored, recorded(point))
+
+
+def check_continues(point: SweepPoint) -> None:
+    """Raises ConfigError where the point's run has checkpoints of a config that this one could not continue."""
+    stored = _stored_config(point)
+    if stored is None or not checkpoint_steps(point.workdir / "checkpoints"):
+        return
+    if changes := config_changes(stored, recorded(point), MAY_CHANGE):
+        raise ConfigError(
+            f"point {point.name}: {point.workdir} holds a run of another config: {'; '.join(changes)}; take the change "
+            "back, or another --workdir"
+        )
+
+
+def _stored_config(point: SweepPoint) -> dict[str, Any] | None:
     try:
-        stored = json.loads((point.workdir / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return False
-    return not config_changes(stored, recorded(point))
+        return dict(json.loads((point.workdir / "config.json").read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def is_locked(workdir: pathlib.Path) -> bool:

@@ -17,10 +17,10 @@ from rw.errors import ConfigError
 from rw.estimate import Estimate, Phase, Range
 from rw.evaluation.sweep_results import FAILED, FINISHED
 from rw.sweep import estimate_all, run_here
-from rw.sweeps.local import places_of
+from rw.sweeps.local import named_gpus, places_of
 from rw.sweeps.plan import as_text, plan, point_names, read_sweep, recorded
 from rw.sweeps.points import chain, choice, log_uniform, product, random, seeds, uniform, values, zipped
-from rw.sweeps.state import end_words, is_locked, last_words, read_outcome, result_of
+from rw.sweeps.state import check_continues, end_words, is_locked, last_words, read_outcome, result_of
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 FAKE = pathlib.Path(__file__).parent / "fake_sweep.py"
@@ -188,6 +188,12 @@ def test_a_sweep_without_processes_or_with_an_odd_option_is_refused(alpha_file, 
     assert "--processes 0 must be at least 1" in capsys.readouterr().err
     assert cli.main(command_line(alpha_file, *flags, "--backend", "slurm", "--slurm", "gpu")) == 2
     assert "must be KEY=VALUE" in capsys.readouterr().err
+    assert cli.main(command_line(alpha_file, *flags, "--slurm", "partition=gpu")) == 2
+    assert "--slurm is for --backend slurm, this is local" in capsys.readouterr().err
+    assert cli.main(command_line(alpha_file, *flags, "--backend", "print", "--gpus", "0")) == 2
+    assert "--gpus is for --backend local, this is print" in capsys.readouterr().err
+    assert cli.main(command_line(alpha_file, *flags, "--gpus", "0,a")) == 2
+    assert "--gpus 0,a: 'a' is no number of a GPU" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_a_dry_run_adds_all_points_up(alpha_file, tmp_path, capsys):
@@ -264,6 +270,14 @@ def test_a_run_that_cannot_be_started_is_a_failure_of_its_point_alone(fake, caps
     assert end_words(-signal.SIGKILL, "") == "killed by SIGKILL" and end_words(-40, "") == "killed by signal 40"
 
 
+def test_gpus_that_this_machine_does_not_show_are_named(tmp_path, capsys):
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert named_gpus("0, 1", str(tmp_path)) == ("0", "1") and named_gpus("") == () and not capsys.readouterr().out
+    assert named_gpus("1,2", str(tmp_path)) == ("1", "2")
+    assert "--gpus 1,2: this machine shows 2 NVIDIA GPUs; a run that is given 2 finds" in capsys.readouterr().out
+
+
 def test_gpus_are_divided_among_the_runs_at_a_time():
     assert places_of(2) == [{}, {}]
     assert places_of(2, "4567") == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
@@ -303,16 +317,34 @@ def test_a_stopped_sweep_stops_its_runs_in_order(fake, number):
     assert [point["status"] for point in fake.summary()["points"]] == ["stopped", "stopped", "waiting", "waiting"]
 
 
-def test_a_run_with_another_config_than_planned_is_not_taken_for_finished(tmp_path):
-    point = FAKED.planned(tmp_path).points[0]
+def test_a_run_with_another_config_than_planned_is_not_taken_for_finished(tmp_path, capsys):
+    sweep = FAKED.planned(tmp_path)
+    point = sweep.points[0]
     point.workdir.mkdir()
     FAKED.answer(point.workdir, 4, 1e-5)
     (point.workdir / "metrics.jsonl").write_text(json.dumps({"step": 4}) + "\n")
     config = recorded(point)
     (point.workdir / "config.json").write_text(json.dumps(config))
     assert result_of(point).status == FINISHED
+    estimate = Estimate({}, {}, {}, [(Phase("training", 1, 0), Range(1, 2, 3), Range(0.1, 0.2, 0.3))])
+    assert estimate_all(sweep, lambda *_: (estimate, [])) == 0
+    said = capsys.readouterr().out
+    assert NAMES[0] not in said and "all 3" in said and "1 of 4 points are finished, cost nothing more" in said
     (point.workdir / "config.json").write_text(json.dumps({**config, "steps": 3}))
     assert result_of(point).status == "stopped"
+
+
+def test_a_run_that_a_sweep_cannot_continue_is_named_before_anything_starts(alpha_file, tmp_path, capsys):
+    flags = ["--workdir", tmp_path, "--backend", "print"]
+    (point, _) = plan(TINY, read_sweep(str(alpha_file)), tmp_path)
+    (point.workdir / "checkpoints" / "4").mkdir(parents=True)
+    (point.workdir / "config.json").write_text(json.dumps(recorded(point)))
+    check_continues(point)
+    assert cli.main(command_line(alpha_file, *flags, "--config.steps=7")) == 0  # in which a run may change
+    capsys.readouterr()
+    assert cli.main(command_line(alpha_file, *flags, "--config.seed=7")) == 2
+    error = capsys.readouterr().err
+    assert f"point {point.name}: {point.workdir} holds a run of another config: seed: 0 → 7; take" in error
 
 
 def test_last_words_are_of_this_try(tmp_path):
