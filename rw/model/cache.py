@@ -29,6 +29,11 @@ def init_cache(config: ModelConfig, rows: int, capacity: int, dtype=None) -> Cac
     ]
 
 
+def token_bytes(config: ModelConfig) -> int:
+    """Keys and values of one token over all layers, in the compute dtype."""
+    return 2 * config.n_layers * config.n_kv_heads * config.head_dim * jnp.dtype(config.compute_dtype).itemsize
+
+
 def capacity(cache: Cache) -> int:
     """Positions that each row can hold."""
     return cache[0][0].shape[KEY_AXIS]

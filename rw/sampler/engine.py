@@ -18,56 +18,27 @@ from collections.abc import Callable
 import numpy as np
 
 from rw.errors import ConfigError, FailureCause, InfrastructureFailure
+from rw.model.cache import token_bytes
 from rw.model.config import ModelConfig
 from rw.protocol.chat import TokenCodec
+from rw.sampler.counters import EngineCounters
 from rw.sampler.decode import compiled_programs
 from rw.sampler.device import DeviceThread
-from rw.sampler.interface import EpisodeId, SampledTurn, SamplingConfig, TurnRequest
+from rw.sampler.interface import EpisodeId, SampledTurn, SamplingConfig, StopReason, TurnRequest
 from rw.sampler.keys import base_key, turn_words
 from rw.sampler.lending import Lending
+from rw.sampler.pages import SCRATCH, PageBook
 from rw.sampler.pool import CachePool, Failure, Samples, TickResult
 from rw.sampler.sampling import check_sampling
 from rw.sampler.shapes import EngineConfig
 from rw.sampler.slots import Slot, SlotTable
-from rw.sampler.tick import DecodeDispatch, Tick, plan_tick
-from rw.sampler.turns import TurnRecorder
+from rw.sampler.tick import DecodeDispatch, PrefillDispatch, Tick, plan_tick
+from rw.sampler.turns import Turn, TurnRecorder
 from rw.types import PublishedWeights
 
 __all__ = ["EngineConfig", "SamplerEngine"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(eq=False)
-class Turn:
-    """A turn that is being sampled."""
-
-    request: TurnRequest
-    recorder: TurnRecorder
-    words: np.ndarray  # u32[4], what its key is folded from
-    future: asyncio.Future[SampledTurn]
-    asked_s: float  # by the monotonic clock
-    queue_s: float | None = None  # until it first had a slot
-
-
-@dataclasses.dataclass
-class EngineCounters:
-    """What the engine did since the counters were last read."""
-
-    decode_steps: int = 0
-    decode_rows: int = 0  # rows computed in decode dispatches, padding included
-    active_rows: int = 0  # rows of them that belonged to a running turn
-    sampled_tokens: int = 0
-    discarded_tokens: int = 0  # sampled beyond a turn's end
-    prefilled_tokens: int = 0
-    cloned_tokens: int = 0
-    reprefilled_tokens: int = 0
-    evictions: int = 0
-    failed_turns: int = 0
-    device_s: float = 0.0  # waiting for ticks, the queue before the device thread included
-    idle_s: float = 0.0  # nothing was runnable, and nothing else was done
-    idle_work_s: float = 0.0  # nothing was runnable, and other work had the device
-    idle_work_delay_s: float = 0.0  # a turn had come meanwhile, and waited for that work's end
 
 
 class SamplerEngine:
@@ -93,8 +64,11 @@ class SamplerEngine:
             )
         self.config = engine_config.single_shapes() if engine_config.deterministic else engine_config
         self._codec, self._device = codec, device
-        self._pool = CachePool(model_config, sampling, self.config, codec.vocab_size, base_key(key_seed))
-        self._table = SlotTable(self.config.slots, eviction=not self.config.deterministic)
+        self._token_bytes, page_tokens = token_bytes(model_config), self.config.page_tokens
+        pages = PageBook(*self.config.pool_pages(self._token_bytes * page_tokens))
+        vocabulary = codec.vocab_size, codec.end_tokens
+        self._pool = CachePool(model_config, sampling, self.config, *vocabulary, base_key(key_seed))
+        self._table = SlotTable(self.config.slots, pages, page_tokens, eviction=not self.config.deterministic)
         self._turns: dict[EpisodeId, Turn] = {}  # running and waiting ones
         self._waiting: collections.deque[Turn] = collections.deque()
         self._weights: PublishedWeights | None = None
@@ -119,7 +93,7 @@ class SamplerEngine:
             if self._turns:
                 raise RuntimeError("warm up before sampling")
             self._table.forget_caches()
-            return await self._device.run(self._pool.warm_up, self._params())
+            return await self._device.run(self._pool.warm_up, self._params(), self._table.pages.sizes)
 
     async def publish(self, weights: PublishedWeights) -> None:
         """Switches to new weights between two ticks and drops every cache of the old ones."""
@@ -294,14 +268,31 @@ class SamplerEngine:
         """Admits, runs and settles once; False where nothing was runnable."""
         self._admit()
         tick = plan_tick(self._table, self.config, self._turns)
+        self._queue_again()
         if not tick.dispatches:
             return False
+        self._count_memory()
         start = time.monotonic()
         result = await self._device.run(self._pool.run, self._params(), tick)
         self._counters.device_s += time.monotonic() - start
-        if spoilt := self._settle(tick, result):
-            await self._device.run(self._pool.clear, spoilt)
+        self._settle(tick, result)
+        self._count_memory()
+        if self._table.pages.unclean:
+            await self._device.run(self._pool.clean, tuple(self._table.pages.unclean))
+            self._table.pages.cleaned()
         return True
+
+    def _queue_again(self) -> None:
+        """Turns that lost their place wait before all others, the earliest first."""
+        for episode in self._table.set_back:
+            self._waiting.appendleft(self._turns[episode])
+            self._counters.requeued_turns += 1
+        self._table.set_back.clear()
+
+    def _count_memory(self) -> None:
+        counters = self._counters
+        counters.live_kv_bytes = max(counters.live_kv_bytes, self._table.cached_tokens * self._token_bytes)
+        counters.allocated_kv_bytes = max(counters.allocated_kv_bytes, self._pool.nbytes)
 
     def _admit(self) -> None:
         """Gives waiting turns slots in the order they came; those whose episode holds one need not queue."""
@@ -313,7 +304,7 @@ class SamplerEngine:
                 self._waiting.append(turn)
                 continue
             try:
-                slot = self._table.admit(request.episode, request.tokens, request.prompt_length)
+                slot = self._table.admit(request.episode, turn.context, request.prompt_length)
                 if slot is None:
                     self.check_concurrency(self._table.held + 1)
                     full = True
@@ -324,55 +315,55 @@ class SamplerEngine:
                 self._forget(turn)
                 _reject(turn, error)
 
-    def _settle(self, tick: Tick, result: TickResult) -> list[int]:
-        """Books a tick; returns the rows whose log-probs, and so perhaps keys and values, are not finite."""
-        counters, spoilt = self._counters, []
+    def _settle(self, tick: Tick, result: TickResult) -> None:
+        """Books a tick."""
+        counters = self._counters
         counters.cloned_tokens += tick.cloned_tokens
         counters.prefilled_tokens += tick.prefilled_tokens
         counters.reprefilled_tokens += tick.reprefilled_tokens
         for dispatch, outcome in zip(tick.dispatches, result.outcomes, strict=False):
             if isinstance(outcome, Failure):
+                if isinstance(dispatch, PrefillDispatch):
+                    self._table.discard_prompts(dispatch.prompts)
                 for slot in dispatch.slots:
                     self._discard(slot, repr(outcome.error))
             elif isinstance(outcome, Samples):
-                spoilt += self._settle_decode(dispatch, outcome)
+                self._settle_decode(dispatch, outcome)
         if result.cache_lost:
             self._table.forget_caches()
-        return spoilt
 
-    def _settle_decode(self, dispatch: DecodeDispatch, samples: Samples) -> list[int]:
-        steps, spoilt = samples.ids.shape[1], []
-        self._counters.decode_steps += steps
-        self._counters.decode_rows += len(dispatch.rows)
-        self._counters.active_rows += len(dispatch.slots)
+    def _settle_decode(self, dispatch: DecodeDispatch, samples: Samples) -> None:
+        self._counters.decode_steps += samples.steps
+        self._counters.decode_rows += samples.steps * len(dispatch.tokens)
         for row, (slot, turn) in enumerate(zip(dispatch.slots, dispatch.turns, strict=True)):
-            ids, logprobs = samples.ids[row], samples.logprobs[row]
+            computed = min(samples.steps, turn.remaining)  # by this row, unless an end token stopped it
+            ids, logprobs = samples.ids[row, :computed], samples.logprobs[row, :computed]
             running = self._turns.get(turn.request.episode) is turn  # or cancelled, released or failed meanwhile
             kept = turn.recorder.take(ids, logprobs)
-            if not np.isfinite(logprobs[:kept]).all():
-                spoilt.append(slot.index)
+            self._counters.active_rows += kept
+            if not np.isfinite(logprobs[:kept]).all():  # and so perhaps keys and values
+                self._table.pages.spoil(page for page in dispatch.rows.tables[row].tolist() if page != SCRATCH)
                 if running:
                     self._discard(slot, "log-probs are not finite")
-                else:
-                    self._table.discard(slot)
-            if not running or slot.index in spoilt:
+                continue
+            if not running:
                 continue
             self._counters.sampled_tokens += kept
-            self._counters.discarded_tokens += steps - kept
+            if turn.recorder.stop is StopReason.TAG:
+                self._counters.discarded_tokens += computed - kept
             self._table.sampled(slot, ids[:kept])
             if turn.recorder.stop is not None:
                 self._table.pause(slot)
                 self._forget(turn)
                 if not turn.future.done():  # its caller may just have been cancelled
                     turn.future.set_result(dataclasses.replace(turn.recorder.result(), queue_s=turn.queue_s))
-        return spoilt
 
     def _discard(self, slot: Slot, reason: str) -> None:
         """The slot's cache cannot be trusted: its turn fails, the slot is free and empty."""
         turn = self._turns.get(slot.episode)
+        self._table.discard(slot)
         if turn is not None:
             self._fail(turn, reason)
-        self._table.discard(slot)
 
     def _fail(self, turn: Turn, reason: str) -> None:
         self._forget(turn)

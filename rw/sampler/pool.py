@@ -1,4 +1,4 @@
-"""The cache pool and the running of a tick on it. Used on the device thread only; knows rows, not episodes."""
+"""The cache pool and the running of a tick on it. Used on the device thread only; knows pages, not episodes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from rw.model.config import ModelConfig
 from rw.model.qwen3 import UnstackedParams
 from rw.sampler import decode as programs
 from rw.sampler.interface import SamplingConfig
+from rw.sampler.pages import SCRATCH
 from rw.sampler.shapes import EngineConfig
-from rw.sampler.tick import CloneDispatch, DecodeDispatch, Dispatch, PrefillDispatch, Tick
+from rw.sampler.tick import CopyDispatch, DecodeDispatch, Dispatch, PrefillDispatch, Tick, rows_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,22 +28,23 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """ids i32[W, steps] and log-probs f32[W, steps] of a decode dispatch."""
+    """ids i32[W, steps] and log-probs f32[W, steps] of a decode dispatch, of which so many steps were computed."""
 
     ids: np.ndarray
     logprobs: np.ndarray
+    steps: int
 
 
 @dataclasses.dataclass
 class TickResult:
-    """One outcome per dispatch that was begun: Samples, Failure, or None where a clone or prefill was issued."""
+    """One outcome per dispatch that was begun: Samples, Failure, or None where a copy or prefill was issued."""
 
     outcomes: list[Any]
     cache_lost: bool  # a failure took the pool with it: every slot is empty, and dispatches may be missing at the end
 
 
 class CachePool:
-    """One cache row per slot and a spare one, in one array a layer and kind."""
+    """Pages and a scratch page before them, in one array a layer and kind."""
 
     def __init__(
         self,
@@ -50,10 +52,11 @@ class CachePool:
         sampling: SamplingConfig,
         config: EngineConfig,
         vocab_size: int,
+        end_tokens: Sequence[int],
         base_key: np.ndarray,
     ):
         self._model_config, self._sampling, self._config = model_config, sampling, config
-        self._vocab_size, self._base_key = vocab_size, base_key
+        self._vocab_size, self._end_tokens, self._base_key = vocab_size, tuple(sorted(end_tokens)), base_key
         self._cache: kv.Cache | None = None
         self.nbytes = 0
 
@@ -61,24 +64,23 @@ class CachePool:
         """Gives the memory back; the next tick starts with an empty pool."""
         self._cache, self.nbytes = None, 0
 
-    def clear(self, rows: Sequence[int]) -> None:
-        """Empties rows in which keys or values may not be finite: what attention masks is multiplied by 0, and NaN
-        stays NaN, so they would spoil whoever comes next. The spare row, which nothing is ever stored in, is copied."""
+    def clean(self, pages: Sequence[int]) -> None:
+        """Empties pages in which keys or values may not be finite: what attention masks is multiplied by 0, and NaN
+        stays NaN, so they would spoil whoever comes next. The scratch page, which is always zero, is copied."""
         if self._cache is None:
             return
-        width, spare = self._config.clone_rows, self._config.slots
-        for start in range(0, len(rows), width):
-            part = rows[start : start + width]
-            targets = np.array([*part, *[spare] * (width - len(part))], np.int32)
-            sources = np.full(width, spare, np.int32)
-            self._cache = programs.clone(self._cache, sources, targets, kv.capacity(self._cache))
+        width = self._config.clone_rows
+        for start in range(0, len(pages), width):
+            part = list(pages[start : start + width])
+            targets = np.array(part + [SCRATCH] * (width - len(part)), np.int32)
+            self._copy(np.full(width, SCRATCH, np.int32), targets)
 
     def run(self, params: UnstackedParams, tick: Tick) -> TickResult:
         """Issues all dispatches, then fetches what they sampled. A failure concerns its own dispatch alone, unless it
         took the pool with it."""
         handles: list[Any] = []
         for dispatch in tick.dispatches:
-            handles.append(self._guarded(self._issue, params, dispatch))
+            handles.append(self._guarded(self._issue, params, dispatch, tick.pages))
             if isinstance(handles[-1], Failure) and not self._intact():
                 break
         outcomes = [self._guarded(_fetch, handle) for handle in handles]
@@ -94,13 +96,15 @@ class CachePool:
         except Exception as error:  # whatever a device or compiler may raise; the episodes concerned are told
             return Failure(error)
 
-    def _reserve(self, params: UnstackedParams, capacity: int) -> None:
+    def _reserve(self, params: UnstackedParams, pages: int) -> None:
+        """Sees to it that the pool has so many pages besides the scratch page."""
         if self._cache is None:
-            rows = self._config.slots + 1
-            cache = kv.init_cache(self._model_config, rows, max(capacity, self._config.lengths[0]))
-            self._cache = _placed_like(cache, params)
-        elif kv.capacity(self._cache) < capacity:
-            self._cache = programs.grow(self._cache, capacity)
+            self._cache = _placed_like(kv.init_cache(self._model_config, pages + 1, self._config.page_tokens), params)
+        elif self._cache[0][0].shape[0] < pages + 1:
+            for i, layer in enumerate(self._cache):  # one by one: only one layer lies there twice
+                self._cache[i] = programs.grow(layer, pages + 1)
+        else:
+            return
         self.nbytes = sum(array.nbytes for array in jax.tree.leaves(self._cache))
 
     def _intact(self) -> bool:
@@ -113,70 +117,77 @@ class CachePool:
             return False
         return True
 
-    def _issue(self, params: UnstackedParams, dispatch: Dispatch) -> Any:
-        self._reserve(params, dispatch.length)
-        if isinstance(dispatch, CloneDispatch):
-            self._cache = programs.clone(self._cache, dispatch.sources, dispatch.targets, dispatch.length)
+    def _issue(self, params: UnstackedParams, dispatch: Dispatch, pages: int) -> Any:
+        self._reserve(params, pages)
+        if isinstance(dispatch, CopyDispatch):
+            self._copy(dispatch.sources, dispatch.targets)
             return None
-        work = programs.gather(self._cache, dispatch.rows, dispatch.length)
+        new, sampled = self._compute(params, dispatch)
+        for i, (layer, written) in enumerate(zip(self._cache, new, strict=True)):
+            self._cache[i] = programs.put(layer, written, dispatch.rows.written)
+        return sampled
+
+    def _compute(self, params: UnstackedParams, dispatch: PrefillDispatch | DecodeDispatch) -> tuple[kv.Cache, Any]:
+        """The pages that a dispatch wrote to, not yet in the pool, and what it sampled, or None."""
+        rows = dispatch.rows
+        work = [programs.gather(layer, rows.tables) for layer in self._cache]
+        page, count = self._config.page_tokens, rows.written.shape[1]
         if isinstance(dispatch, PrefillDispatch):
-            work = programs.prefill(params, work, dispatch.tokens, dispatch.positions, self._model_config)
-            count = dispatch.tokens.shape[1]
-            self._cache = programs.store(self._cache, work, dispatch.rows, dispatch.starts, count)
-            return None
-        return self._issue_decode(params, dispatch, work)
-
-    def _issue_decode(self, params: UnstackedParams, dispatch: DecodeDispatch, work: kv.Cache) -> Any:
-        rows = programs.DecodeRows(dispatch.tokens, dispatch.positions, dispatch.words, dispatch.offsets)
+            arrays = dispatch.tokens, dispatch.positions, rows.firsts
+            return programs.prefill(params, work, *arrays, self._model_config, page, count)[1], None
+        arrays = dispatch.tokens, dispatch.positions, dispatch.words, dispatch.offsets, dispatch.limits, rows.firsts
+        how = self._model_config, self._sampling, self._vocab_size, self._end_tokens
         steps = self._config.steps_per_dispatch
-        work, ids, logprobs = programs.decode(
-            params, work, self._base_key, rows, self._model_config, self._sampling, self._vocab_size, steps
-        )
-        self._cache = programs.store(self._cache, work, dispatch.rows, dispatch.positions, steps)
-        return ids, logprobs
+        decode_rows = programs.DecodeRows(*arrays)
+        _, new, *sampled = programs.decode(params, work, self._base_key, decode_rows, *how, steps, page, count)
+        return new, sampled
 
-    def warm_up(self, params: UnstackedParams) -> int:
+    def _copy(self, sources: np.ndarray, targets: np.ndarray) -> None:
+        for i, layer in enumerate(self._cache):
+            self._cache[i] = programs.copy(layer, sources, targets)
+
+    def warm_up(self, params: UnstackedParams, sizes: Sequence[int]) -> int:
         """Runs every program in every shape once, on padding alone; returns how many were compiled.
 
         The pool takes its largest size on the way: where that does not fit, it is better known now.
         """
         before = programs.compiled_programs()
-        lengths = self._config.lengths
         self.drop()
-        for place, capacity in enumerate(lengths):
-            self._reserve(params, capacity)
-            for length in lengths[: place + 1]:
-                for dispatch in self._padding_dispatches(length):
-                    jax.block_until_ready(self._issue(params, dispatch))
+        dispatches = self._padding_dispatches()
+        self._reserve(params, sizes[0])
+        # What a dispatch computes does not depend on the pool's size; how it is gathered and put back does.
+        new = [self._compute(params, dispatch)[0][0] for dispatch in dispatches]
+        scratch = np.full(self._config.clone_rows, SCRATCH, np.int32)
+        for size in sizes:
+            self._reserve(params, size)
+            self._cache[0] = programs.copy(self._cache[0], scratch, scratch)
+            for dispatch, written in zip(dispatches, new, strict=True):
+                jax.block_until_ready(programs.gather(self._cache[0], dispatch.rows.tables))
+                self._cache[0] = programs.put(self._cache[0], written, dispatch.rows.written)
         jax.block_until_ready(self._cache)
         self.drop()
         return programs.compiled_programs() - before
 
-    def _padding_dispatches(self, length: int) -> list[Dispatch]:
-        config = self._config
-
-        def spare(width):
-            return np.full(width, config.slots, np.int32)
-
-        def empty(width):
-            return np.zeros(width, np.int32)
-
-        dispatches: list[Dispatch] = [CloneDispatch(length, (), spare(config.clone_rows), spare(config.clone_rows))]
-        for rows in config.prefill_rows:
-            tokens = np.zeros((rows, config.prefill_chunk), np.int32)
-            dispatches.append(PrefillDispatch(length, (), spare(rows), empty(rows), tokens, np.full_like(tokens, -1)))
-        for width in config.decode_widths:
-            words = np.zeros((width, 4), np.uint32)
-            nothing = np.full(width, -1, np.int32)
-            dispatches.append(DecodeDispatch(length, (), (), spare(width), empty(width), nothing, words, empty(width)))
+    def _padding_dispatches(self) -> list[PrefillDispatch | DecodeDispatch]:
+        config, dispatches = self._config, []
+        for length in config.lengths:
+            for width in config.prefill_rows:
+                tokens = np.zeros((width, config.prefill_chunk), np.int32)
+                rows = rows_of((), (), width, length, config.prefill_chunk, config.page_tokens)
+                dispatches.append(PrefillDispatch((), (), rows, tokens, np.full_like(tokens, -1)))
+            for width in config.decode_widths:
+                empty, nothing = np.zeros(width, np.int32), np.full(width, -1, np.int32)
+                words = np.zeros((width, 4), np.uint32)
+                rows = rows_of((), (), width, length, config.steps_per_dispatch, config.page_tokens)
+                dispatches.append(DecodeDispatch((), (), rows, empty, nothing, words, empty, empty))
         return dispatches
 
 
 def _fetch(handle: Any) -> Any:
     if handle is None or isinstance(handle, Failure):
         return handle
-    ids, logprobs = handle
-    return Samples(np.asarray(ids), np.asarray(logprobs))
+    ids, logprobs, steps = handle
+    return Samples(np.asarray(ids), np.asarray(logprobs), int(steps))
 
 
 def _placed_like(cache: kv.Cache, params: UnstackedParams) -> kv.Cache:

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from rw.errors import ConfigError
+from rw.sampler.pages import pages_for
 
 BUCKET_LISTS = ("lengths", "decode_widths", "prefill_rows")
 
@@ -19,17 +20,22 @@ class EngineConfig:
 
     Args:
         slots: episodes whose cache is held at a time.
-        lengths: tokens a row may hold, ascending: the pool starts with the first and grows to the next when a context
-            needs it. The last one bounds every context with what may still be sampled.
+        lengths: tokens that the rows of a dispatch hold, ascending: it works on the smallest that its contexts fit in.
+            The last one bounds every context with what may still be sampled.
         decode_widths: rows of a decode dispatch, ascending.
         prefill_rows: rows of a prefill dispatch, ascending.
         prefill_chunk: tokens of each of them.
         prefill_tokens: prefilled between two decode rounds at most, so that running turns go on while contexts arrive.
-        clone_rows: slots that one dispatch clones a prompt into.
+        clone_rows: rollouts that one dispatch copies the last, partly filled page of their prompt for.
+        page_tokens: tokens of a page, the piece in which memory for keys and values is given out. Rollouts of a query
+            share the whole pages of their prompt.
+        kv_bytes: what all pages together may take, the heads of all devices counted; None: as much as the slots can
+            come to. Where it is used up, the episode that has waited longest for its Workers loses its cache, which
+            is built again when it comes back, and after those the turn that began last queues again.
         steps_per_dispatch: tokens decoded before the host looks for stop tags. What a row samples beyond its end is
             dropped: about half of this, a turn.
         deterministic: one shape only (the largest of each list) and no eviction. Results are then bitwise the same
-            whatever the order in which episodes come and go. Needs a slot for every concurrent episode.
+            whatever the order in which episodes come and go. Needs a slot and pages for every concurrent episode.
 
     Raises:
         ConfigError: values that are not positive or not ascending.
@@ -42,11 +48,13 @@ class EngineConfig:
     prefill_chunk: int = 64
     prefill_tokens: int = 2048
     clone_rows: int = 8
+    page_tokens: int = 64
+    kv_bytes: int | None = None
     steps_per_dispatch: int = 8
     deterministic: bool = False
 
     def __post_init__(self):
-        for name in ("slots", "prefill_chunk", "prefill_tokens", "clone_rows", "steps_per_dispatch"):
+        for name in ("slots", "prefill_chunk", "prefill_tokens", "clone_rows", "page_tokens", "steps_per_dispatch"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"engine.{name}={getattr(self, name)!r}: must be at least 1")
         for name in BUCKET_LISTS:
@@ -65,6 +73,23 @@ class EngineConfig:
     def longest(self) -> int:
         """Tokens that a context may reach, what is still to be sampled included."""
         return self.lengths[-1]
+
+    def pool_pages(self, page_bytes: int) -> tuple[int, int]:
+        """The pages that the pool starts with and that it may grow to, where a page takes `page_bytes`; the scratch
+        page is not counted. Raises ConfigError where `kv_bytes` is too little for one longest context, or, with
+        `deterministic`, for one in every slot."""
+        context = pages_for(self.longest, self.page_tokens) + 1  # and the end of its prompt, which it has a copy of
+        limit = self.slots * context
+        if self.kv_bytes is not None:
+            least = limit if self.deterministic else context
+            limit = min(limit, self.kv_bytes // page_bytes - 1)
+            if limit < least:
+                whose = f"{self.slots} contexts" if self.deterministic else "a context"
+                raise ConfigError(
+                    f"engine.kv_bytes={self.kv_bytes}: {whose} of {self.longest} tokens may take "
+                    f"{(least + 1) * page_bytes}; raise it, or lower the last of engine.lengths"
+                )
+        return min(limit, self.decode_widths[0] * pages_for(self.lengths[0], self.page_tokens)), limit
 
     def single_shapes(self) -> EngineConfig:
         """These settings with the largest of each list of shapes alone."""

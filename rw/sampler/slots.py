@@ -1,7 +1,7 @@
 """Which episode holds which slot, what its keys and values cover, and what has to be computed next.
 
 A pure state machine: no model, no device, no clock. The engine asks it what to do, does it, and reports back. Tokens
-are the truth and a slot's cache is a copy that can be built again: everything follows from `tokens` and `length`.
+are the truth and pages hold a copy that can be built again: everything follows from `tokens` and `length`.
 
     FREE -> PREFILLING -> DECODING -> PAUSED -> PREFILLING -> …     and from every state back to FREE
 
@@ -13,17 +13,19 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from rw.sampler.interface import EpisodeId
+from rw.sampler.pages import PageBook, pages_for
+from rw.sampler.prompts import Prompt
 
 
 class SlotState(enum.StrEnum):
     """What a slot is doing."""
 
-    FREE = "free"  # its cache may still serve as the source of a clone
+    FREE = "free"
     PREFILLING = "prefilling"
     DECODING = "decoding"
     PAUSED = "paused"  # its episode waits for Workers
@@ -31,15 +33,15 @@ class SlotState(enum.StrEnum):
 
 @dataclasses.dataclass(eq=False)
 class Slot:
-    """One row of the cache."""
+    """An episode's place among those that hold a cache."""
 
     index: int
     state: SlotState = SlotState.FREE
     episode: EpisodeId | None = None
     tokens: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))  # i32[T], the known context
-    length: int = 0  # the leading tokens whose keys and values the cache holds
-    prompt: bytes = b""  # the group's prompt; slots of equal prompts share its cache
-    shared: int = 0  # leading tokens that siblings share: the prompt without its last token
+    length: int = 0  # the leading tokens whose keys and values the pages hold
+    pages: list[int] = dataclasses.field(default_factory=list)  # page i holds positions from i · page_tokens on
+    prompt: Prompt | None = None  # None where nothing can be shared
     built: int = 0  # the longest length that this episode had before its cache was lost
     order: int = 0  # when it came into its state, as a count of events
 
@@ -48,33 +50,52 @@ class Slot:
         """Tokens that must be in the cache before the next one can be sampled."""
         return len(self.tokens) - 1
 
+    @property
+    def waits_for_prompt(self) -> bool:
+        """Whether it has yet to begin with its prompt, by itself or when a sibling has computed it."""
+        return self.prompt is not None and not self.pages
+
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Tokens [start, end) of a slot, to be prefilled in one piece."""
+    """Tokens [start, end) of a slot, or of its prompt, to be prefilled in one piece."""
 
     slot: Slot
     start: int
     end: int
+    in_prompt: bool
+
+    @property
+    def pages(self) -> list[int]:
+        """Where it goes."""
+        return self.slot.prompt.pages if self.in_prompt else self.slot.pages
 
 
 @dataclasses.dataclass(frozen=True)
-class Clone:
-    """The first `length` positions of `source`, to be copied to `target`."""
+class Attached:
+    """A slot that has begun with its prompt, and the page to be copied for it: (from, to), or None."""
 
-    source: Slot
-    target: Slot
-    length: int
+    slot: Slot
+    page: tuple[int, int] | None
+    is_first: bool  # of those that begin with what was computed
 
 
 class SlotTable:
-    """All slots. `eviction` lets a new episode take the slot of the one that has been paused longest."""
+    """All slots over one pool of pages.
 
-    def __init__(self, count: int, eviction: bool):
+    With `eviction`, a new episode may take the slot of the one that has been paused longest, and who needs a page takes
+    it, in this order: from prompts that no episode uses any more, from the pool as it grows, from the episode that has
+    been paused longest, from the youngest running turn, which has to queue again.
+    """
+
+    def __init__(self, count: int, pages: PageBook, page_tokens: int, eviction: bool):
         self.slots = [Slot(index) for index in range(count)]
+        self.pages, self.page_tokens = pages, page_tokens
         self.evictions = 0
+        self.set_back: list[EpisodeId] = []  # lost their slots in mid-turn, latest first; the engine empties it
         self._eviction = eviction
         self._by_episode: dict[EpisodeId, Slot] = {}
+        self._prompts: dict[bytes, Prompt] = {}
         self._lost: dict[EpisodeId, int] = {}  # evicted episode -> length that its cache had
         self._events = itertools.count(1)
 
@@ -83,12 +104,20 @@ class SlotTable:
         """Slots that belong to an episode."""
         return len(self._by_episode)
 
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens whose keys and values are kept, those that several episodes share counted once."""
+        shared = {id(slot.prompt): slot.prompt for slot in self.slots if slot.prompt is not None}
+        shared |= {id(prompt): prompt for prompt in self._prompts.values()}
+        own = sum(slot.length - self._shared_tokens(slot) for slot in self.slots if slot.pages)
+        return own + sum(prompt.length for prompt in shared.values())
+
     def slot_of(self, episode: EpisodeId) -> Slot | None:
         """The slot that an episode holds, if any."""
         return self._by_episode.get(episode)
 
     def admit(self, episode: EpisodeId, tokens: np.ndarray, prompt_length: int) -> Slot | None:
-        """Begins a turn on the context `tokens` i32[T] and returns its slot, or None while every slot is in use.
+        """Begins a turn on the context `tokens` i32[T] and returns its slot, or None while there is no room for it.
 
         A paused episode goes on in its own slot and keeps the cache. Raises ValueError where the tokens do not extend
         those of its last turn, where the episode is in a turn already, or where the prompt is empty or longer than T.
@@ -100,11 +129,10 @@ class SlotTable:
         tokens = np.array(tokens, np.int32)
         slot = self._by_episode.get(episode)
         if slot is None:
-            prompt = tokens[:prompt_length].tobytes()
-            slot = self._choose(prompt, prompt_length - 1)
+            slot = self._choose(tokens, prompt_length)
             if slot is None:
                 return None
-            self._occupy(slot, episode, prompt, prompt_length - 1)
+            self._occupy(slot, episode, tokens[: prompt_length - 1])
         elif slot.state is not SlotState.PAUSED:
             raise ValueError(f"{episode} is in a turn already")
         elif not np.array_equal(tokens[: len(slot.tokens)], slot.tokens):
@@ -114,69 +142,151 @@ class SlotTable:
         self._settle(slot)
         return slot
 
-    def _choose(self, prompt: bytes, shared: int) -> Slot | None:
-        """A free slot that holds the same prompt, else the one freed longest ago, else the one paused longest."""
-        free = [slot for slot in self.slots if slot.state is SlotState.FREE]
+    def _choose(self, tokens: np.ndarray, prompt_length: int) -> Slot | None:
+        """The slot that was freed longest ago, else the one paused longest; None where the context would not fit
+        beside those that run: it would be set back at once."""
+        if self._running() and not self._fits(tokens, prompt_length):
+            return None
+        free = self._in(SlotState.FREE)
         if free:
-            return min(free, key=lambda slot: (not _holds(slot, prompt, shared), slot.order))
-        paused = [slot for slot in self.slots if slot.state is SlotState.PAUSED]
+            return free[0]
+        return self._evict(self._in(SlotState.PAUSED))
+
+    def _fits(self, tokens: np.ndarray, prompt_length: int) -> bool:
+        kept = {page for slot in self._running() for page in self._pages_of(slot)} | set(self.pages.unclean)
+        needed = pages_for(len(tokens), self.page_tokens) + 1
+        prompt = self._prompts.get(tokens[: prompt_length - 1].tobytes())
+        if prompt is not None:
+            kept |= set(prompt.pages)
+            needed -= len(prompt.pages)
+        return not self._eviction or needed + len(kept) <= self.pages.limit
+
+    def _pages_of(self, slot: Slot) -> list[int]:
+        return slot.pages + (slot.prompt.pages if slot.prompt is not None else [])
+
+    def _running(self) -> list[Slot]:
+        return [slot for slot in self.slots if slot.state in (SlotState.PREFILLING, SlotState.DECODING)]
+
+    def _evict(self, paused: Sequence[Slot]) -> Slot | None:
+        """Frees the first of these slots, which has been paused longest, and returns it."""
         if not paused or not self._eviction:
             return None
-        victim = min(paused, key=lambda slot: slot.order)
-        episode, length = victim.episode, max(victim.length, victim.built)
+        self._lose(paused[0])
+        self.evictions += 1
+        return paused[0]
+
+    def _lose(self, slot: Slot) -> None:
+        episode, length = slot.episode, max(slot.length, slot.built)
         self.release(episode)
         self._lost[episode] = length
-        self.evictions += 1
-        return victim
 
-    def _occupy(self, slot: Slot, episode: EpisodeId, prompt: bytes, shared: int) -> None:
-        slot.length = shared if _holds(slot, prompt, shared) else 0
-        slot.episode, slot.prompt, slot.shared = episode, prompt, shared
+    def _occupy(self, slot: Slot, episode: EpisodeId, shared: np.ndarray) -> None:
+        slot.episode, slot.length = episode, 0
         slot.built = self._lost.pop(episode, 0)
+        if len(shared):
+            slot.prompt = self._prompts.setdefault(shared.tobytes(), Prompt(shared))
+            slot.prompt.users += 1
         self._by_episode[episode] = slot
 
-    def clones(self) -> list[Clone]:
-        """Slots whose prompt lies complete in another slot, with that slot."""
-        sources = self._sources()
-        waiting = [slot for slot in self._in(SlotState.PREFILLING) if slot.length < slot.shared]
-        return [Clone(sources[slot.prompt], slot, slot.shared) for slot in waiting if slot.prompt in sources]
+    def attach(self) -> list[Attached]:
+        """Has every slot whose prompt is complete begin with it, as far as there are pages."""
+        done = []
+        for slot in self._in(SlotState.PREFILLING):
+            if slot.state is not SlotState.PREFILLING or not slot.waits_for_prompt or not slot.prompt.is_complete:
+                continue  # or it was just set back
+            prompt, copied = slot.prompt, None
+            whole = len(prompt.tokens) // self.page_tokens
+            if len(prompt.tokens) % self.page_tokens:
+                if not self._reserve(slot, 1):
+                    continue
+                copied = (prompt.pages[-1], slot.pages[0])
+            self.pages.share(prompt.pages[:whole])
+            slot.pages = prompt.pages[:whole] + slot.pages
+            slot.length = len(prompt.tokens)
+            done.append(Attached(slot, copied, not prompt.was_taken))
+            prompt.was_taken = True
+            self._settle(slot)
+        return done
 
-    def _sources(self) -> dict[bytes, Slot]:
-        """A slot that holds the whole shared part, for each prompt that lies in one."""
-        return {slot.prompt: slot for slot in self.slots if slot.length >= slot.shared > 0}
+    def spans(self, chunk: int, count: int) -> list[Span]:
+        """What to prefill next: up to `count` pieces of at most `chunk` tokens, one a slot, earliest turns first; the
+        pages that they go to are reserved.
 
-    def spans(self, chunk: int) -> list[Span]:
-        """What to prefill next, one piece of at most `chunk` tokens a slot, earliest turns first.
-
-        Of the slots that share a prompt only one computes it, the others wait to clone it. No piece crosses the end of
-        the shared part, so that a slot's pieces are the same whether it computed that part or cloned it: together with
-        fixed shapes this makes its cache bitwise independent of who came first.
+        Of the slots that share a prompt the first computes it, the others wait. No piece crosses the end of a prompt:
+        together with fixed shapes this makes a cache bitwise independent of who came first.
         """
-        pending = self._in(SlotState.PREFILLING)
-        sources = self._sources()
-        leaders: dict[bytes, Slot] = {}
-        for slot in sorted(pending, key=lambda slot: (-slot.length, slot.order)):
-            if slot.length < slot.shared and slot.prompt not in sources:
-                leaders.setdefault(slot.prompt, slot)
-        spans = []
-        for slot in pending:
-            in_prompt = slot.length < slot.shared
-            if not in_prompt or leaders.get(slot.prompt) is slot:
-                limit = slot.shared if in_prompt else slot.ready_length
-                spans.append(Span(slot, slot.length, min(slot.length + chunk, limit)))
+        spans: list[Span] = []
+        leading: set[int] = set()
+        for slot in self._in(SlotState.PREFILLING):
+            if len(spans) == count:
+                break
+            span = self._next_span(slot, chunk, leading)
+            if span is not None and self._reserve(slot, pages_for(span.end, self.page_tokens), span.in_prompt):
+                spans.append(span)
         return spans
+
+    def _next_span(self, slot: Slot, chunk: int, leading: set[int]) -> Span | None:
+        """A slot's next piece, if it has one; `leading` are the prompts that an earlier slot computes."""
+        if slot.state is not SlotState.PREFILLING:  # it was just set back
+            return None
+        if not slot.waits_for_prompt:
+            return Span(slot, slot.length, min(slot.length + chunk, slot.ready_length), False)
+        prompt = slot.prompt
+        if prompt.is_complete or id(prompt) in leading:
+            return None
+        leading.add(id(prompt))
+        return Span(slot, prompt.length, min(prompt.length + chunk, len(prompt.tokens)), True)
 
     def decoding(self) -> list[Slot]:
         """Slots that can sample their next token, earliest turns first."""
         return self._in(SlotState.DECODING)
 
+    def make_room(self, slot: Slot, positions: int) -> bool:
+        """Reserves pages for the first `positions` of a slot; False where it was set back instead."""
+        return self._reserve(slot, pages_for(positions, self.page_tokens))
+
     def _in(self, state: SlotState) -> list[Slot]:
         return sorted((slot for slot in self.slots if slot.state is state), key=lambda slot: slot.order)
 
-    def filled(self, slot: Slot, length: int) -> None:
-        """Reports that the cache of a slot now holds its first `length` tokens."""
-        slot.length = length
-        self._settle(slot)
+    def _reserve(self, slot: Slot, count: int, in_prompt: bool = False) -> bool:
+        """Fills the slot's pages, or its prompt's, up to `count`; False where the slot lost its place instead."""
+        while slot.state is not SlotState.FREE:
+            pages = slot.prompt.pages if in_prompt else slot.pages
+            missing = max(0, count - len(pages))
+            taken = self.pages.take(missing, may_grow=False)
+            if taken is None and self._drop_idle_prompt():
+                continue
+            if taken is None:
+                taken = self.pages.take(missing)
+            if taken is not None:
+                pages.extend(taken)
+                return True
+            if not self._eviction:
+                raise RuntimeError(f"no page is left of {self.pages.limit}, and nobody may lose one")
+            if self._evict([paused for paused in self._in(SlotState.PAUSED) if paused.pages]) is None:
+                self._set_back(slot)
+        return False
+
+    def _drop_idle_prompt(self) -> bool:
+        idle = [(prompt.order, key) for key, prompt in self._prompts.items() if not prompt.users]
+        if idle:
+            self.pages.give(self._prompts.pop(min(idle)[1]).void())
+        return bool(idle)
+
+    def _set_back(self, slot: Slot) -> None:
+        """Takes its place from the youngest running turn that holds pages, from `slot` where there is none younger."""
+        others = [other for other in self._running() if self._pages_of(other) and other.order > slot.order]
+        victim = max(others, key=lambda other: other.order, default=slot)
+        self.set_back.append(victim.episode)
+        self._lose(victim)
+
+    def filled(self, span: Span) -> None:
+        """Reports that a piece was computed."""
+        if span.in_prompt:
+            span.slot.prompt.length = span.end
+        else:
+            span.slot.length = span.end
+            self._settle(span.slot)
 
     def _settle(self, slot: Slot) -> None:
         if slot.length == slot.ready_length:
@@ -189,30 +299,70 @@ class SlotTable:
 
     def pause(self, slot: Slot) -> None:
         """Ends a turn: the slot keeps its cache until the episode comes back, is released, or is evicted."""
+        self._give_beyond(slot)
         self._enter(slot, SlotState.PAUSED)
 
     def release(self, episode: EpisodeId) -> None:
-        """Frees an episode's slot, whatever its state; unknown episodes are ignored. The cache stays until reused."""
+        """Frees an episode's slot and pages, whatever its state; unknown episodes are ignored. Its prompt stays until
+        the pages are needed."""
         self._lost.pop(episode, None)
         slot = self._by_episode.pop(episode, None)
-        if slot is not None:
-            slot.episode, slot.built = None, 0
-            self._enter(slot, SlotState.FREE)
+        if slot is None:
+            return
+        self.pages.give(slot.pages)
+        if slot.prompt is not None:
+            slot.prompt.users -= 1
+            slot.prompt.order = next(self._events)
+            key = slot.prompt.tokens.tobytes()
+            if not slot.prompt.users and (not slot.prompt.pages or self._prompts.get(key) is not slot.prompt):
+                self._forget_prompt(slot.prompt)
+        slot.episode, slot.built, slot.length, slot.pages, slot.prompt = None, 0, 0, [], None
+        self._enter(slot, SlotState.FREE)
+
+    def _forget_prompt(self, prompt: Prompt) -> None:
+        key = prompt.tokens.tobytes()
+        if self._prompts.get(key) is prompt:
+            del self._prompts[key]
+        self.pages.give(prompt.void())
+
+    def _give_beyond(self, slot: Slot) -> None:
+        """Gives back pages that were reserved for tokens that did not come."""
+        needed = pages_for(slot.length, self.page_tokens)
+        self.pages.give(slot.pages[needed:])
+        del slot.pages[needed:]
 
     def forget_caches(self) -> None:
         """Every cache is void: other weights, or lost on the device. Episodes keep their slots and tokens."""
+        self.pages.clear()
         for slot in self.slots:
             slot.built = max(slot.built, slot.length) if slot.episode else 0
-            slot.length = 0
+            slot.length, slot.pages = 0, []
+            if slot.prompt is not None:
+                slot.prompt.void()
             if slot.state is SlotState.DECODING:
                 slot.state = SlotState.PREFILLING
                 self._settle(slot)
+        for key, prompt in list(self._prompts.items()):
+            prompt.void()
+            if not prompt.users:
+                del self._prompts[key]
 
     def discard(self, slot: Slot) -> None:
-        """Nothing is known of a slot's cache any more; frees the slot."""
-        if slot.episode is not None:
-            self.release(slot.episode)
-        slot.length = 0
+        """What lies in a slot's pages and its prompt's cannot be trusted; frees the slot. Siblings keep theirs, and
+        new ones compute the prompt again."""
+        if slot.episode is None:
+            return
+        self.pages.spoil(slot.pages)
+        prompt = slot.prompt
+        self.release(slot.episode)
+        if prompt is not None:
+            self.discard_prompts([prompt])
+
+    def discard_prompts(self, prompts: Iterable[Prompt]) -> None:
+        """What lies in the pages of these prompts cannot be trusted, and is computed again."""
+        for prompt in prompts:
+            self.pages.spoil(prompt.pages)
+            self._forget_prompt(prompt)
 
     def restart(self, slot: Slot, context_length: int) -> None:
         """Takes back what a running turn has sampled beyond its first `context_length` tokens."""
@@ -224,6 +374,7 @@ class SlotTable:
     def _enter(self, slot: Slot, state: SlotState) -> None:
         slot.state, slot.order = state, next(self._events)
 
-
-def _holds(slot: Slot, prompt: bytes, shared: int) -> bool:
-    return slot.prompt == prompt and slot.length >= shared
+    def _shared_tokens(self, slot: Slot) -> int:
+        if slot.prompt is None:
+            return 0
+        return len(slot.prompt.tokens) // self.page_tokens * self.page_tokens

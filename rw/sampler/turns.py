@@ -1,6 +1,10 @@
-"""Where a router turn ends: stop tags, end tokens and the length limit, settled on sampled ids. No jax, no model."""
+"""A router turn that is sampled, and where it ends: stop tags, end tokens and the length limit, settled on sampled ids.
+No jax, no model."""
 
 from __future__ import annotations
+
+import asyncio
+import dataclasses
 
 import numpy as np
 
@@ -46,3 +50,25 @@ class TurnRecorder:
         if self.stop is None:
             raise RuntimeError("the turn has not ended")
         return SampledTurn(np.array(self.tokens, np.int32), np.array(self.logprobs, np.float32), self.stop)
+
+
+@dataclasses.dataclass(eq=False)
+class Turn:
+    """A turn that is being sampled."""
+
+    request: TurnRequest
+    recorder: TurnRecorder
+    words: np.ndarray  # u32[4], what its key is folded from
+    future: asyncio.Future[SampledTurn]
+    asked_s: float  # by the monotonic clock
+    queue_s: float | None = None  # until it first had a slot
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that it may still sample."""
+        return self.request.max_tokens - len(self.recorder.tokens)
+
+    @property
+    def context(self) -> np.ndarray:
+        """i32[T]: all tokens so far, those that it has sampled included."""
+        return np.concatenate([self.request.tokens, np.array(self.recorder.tokens, np.int32)])

@@ -30,6 +30,7 @@ ENGINE = EngineConfig(
     prefill_chunk=8,
     prefill_tokens=32,
     clone_rows=2,
+    page_tokens=8,
     steps_per_dispatch=4,
 )
 SAMPLING = SamplingConfig(temperature=0.8, top_p=0.95)

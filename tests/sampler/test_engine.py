@@ -159,15 +159,41 @@ async def test_waiting_episodes_get_slots_in_the_order_they_came(make_engine, ep
     assert 0 < max(waits[:3]) < min(waits[3:])  # the first three had a slot at once
 
 
-async def test_pool_grows_when_a_context_needs_it(make_engine, episodes):
-    engine = await make_engine(lengths=(64, 128))
-    short = await episodes.run_all(engine, [("one", 0)], turns=1)
-    small = engine.stats()["kv_bytes"]
-    got = await episodes.run_all(engine, [("long", 0), ("long", 1)], prompt_length=76)
-    assert engine.stats()["kv_bytes"] == 2 * small
-    large = await make_engine(lengths=(128,))
-    assert_same(got, await episodes.run_all(large, [("long", 0), ("long", 1)], prompt_length=76))
-    assert_same(await episodes.run_all(engine, [("one", 0)], turns=1), short)
+async def test_pool_grows_with_what_is_cached_and_is_never_twice_as_large(make_engine, plain, episodes):
+    engine = await make_engine(slots=12, page_tokens=2)
+    found = []
+
+    async def measure(query, rollout, turn):
+        stats = engine.stats()
+        found.append((stats["live_kv_bytes"], stats["allocated_kv_bytes"]))
+
+    names = [(query, rollout) for query in ("one", "two", "six") for rollout in range(4)]
+    got = await episodes.run_all(engine, names, prompt_length=23, max_tokens=7, pause=measure, release=False)
+    assert_same(got, await episodes.run_all(plain, names, prompt_length=23, max_tokens=7))
+    first = (engine._table.pages.sizes[0] + 1) * 2 * engine._token_bytes
+    assert max(allocated for _, allocated in found) > 1.5 * first
+    live = 0
+    for now, allocated in found:  # in order; the pool keeps its size until it is dropped
+        live = max(live, now)
+        assert allocated <= max(2 * live, first)
+    await engine.drop_caches()
+    assert engine.stats()["kv_bytes"] == 0
+
+
+async def test_budget_of_bytes_evicts_and_requeues_and_changes_no_sample(make_engine, plain, episodes):
+    # Two longest contexts beside a scratch page, for eight episodes that come to half of one.
+    engine = await make_engine(kv_bytes=19 * 8 * 384)
+    names = [(query, rollout) for query in ("one", "two") for rollout in range(4)]
+
+    async def wait(query, rollout, turn):
+        await asyncio.sleep(0.01 * ((rollout + turn) % 3))
+
+    options = {"prompt_length": 20, "max_tokens": 8}
+    got = await episodes.run_all(engine, names, pause=wait, **options)
+    assert_same(got, await episodes.run_all(plain, names, **options))
+    stats = engine.stats()
+    assert stats["evictions"] > 0 and stats["requeued_turns"] > 0 and stats["reprefilled_tokens"] > 0
+    assert 0 < stats["live_kv_bytes"] <= stats["allocated_kv_bytes"] <= 19 * 8 * 384
 
 
 async def test_context_may_fill_the_longest_length_to_the_last_position(make_engine, plain, episodes):

@@ -17,6 +17,7 @@ from rw.sampler.keys import query_word
 from rw.sampler.slots import SlotState
 from rw.types import PublishedWeights
 
+SMALL = {"slots": 8, "lengths": (64,), "prefill_chunk": 8, "page_tokens": 8}
 NAMES = [(query, rollout) for query in ("one", "two") for rollout in range(4)]
 
 
@@ -63,9 +64,9 @@ async def test_failed_decode_fails_its_episodes_and_no_other(make_engine, plain,
     assert_as_plain(await episodes.run(engine, "two", 3), want["two", 3])
 
 
-@pytest.mark.parametrize("program", ["gather", "prefill", "clone", "store"])
+@pytest.mark.parametrize("program", ["gather", "prefill", "copy", "put"])
 async def test_failure_anywhere_leaves_an_engine_that_works(make_engine, plain, episodes, monkeypatch, program):
-    """`store` and `clone` take the pool with them, so that the others are built again from their tokens."""
+    """`put` and `copy` take the pool with them, so that the others are built again from their tokens."""
     engine = await make_engine()
     healthy, calls = getattr(programs, program), 0
 
@@ -73,7 +74,7 @@ async def test_failure_anywhere_leaves_an_engine_that_works(make_engine, plain, 
         nonlocal calls
         calls += 1
         if calls == 2:
-            if program in ("store", "clone"):
+            if program in ("put", "copy"):
                 for array in jax.tree.leaves(cache_or_params):
                     array.delete()
             raise RuntimeError("device lost")
@@ -219,6 +220,11 @@ def test_settings_without_meaning_are_refused(byte_codec, model_config, device):
         build(temperature=0.0)
     with pytest.raises(ConfigError, match="top_p=1.5"):
         build(top_p=1.5)
+    with pytest.raises(ConfigError, match="kv_bytes=4096: a context of 64 tokens may take 30720;"):
+        SamplerEngine(byte_codec, model_config, SamplingConfig(), EngineConfig(**SMALL, kv_bytes=4096), device, 0)
+    with pytest.raises(ConfigError, match="kv_bytes=38400: 8 contexts of 64 tokens may take 224256;"):
+        tight = EngineConfig(**SMALL, kv_bytes=38400, deterministic=True)
+        SamplerEngine(byte_codec, model_config, SamplingConfig(), tight, device, 0)
     with pytest.raises(ConfigError, match="vocab_size=200 .* 259"):
         build(ModelConfig(200, 8, 1, 1, 1, 8, 8, 1e4))
 
@@ -244,7 +250,7 @@ async def test_event_loop_is_free_while_the_device_works(make_engine, episodes, 
 async def test_warm_up_compiles_every_bucket_and_nothing_is_compiled_later(make_engine, episodes):
     # A number of steps that no other test uses, so that nothing is compiled yet.
     greedy = SamplingConfig(greedy=True)
-    engine = await make_engine(greedy, lengths=(64, 128), steps_per_dispatch=3)
+    engine = await make_engine(greedy, slots=3, lengths=(64, 128), steps_per_dispatch=3)
     assert await engine.warm_up() > 0
     assert await engine.warm_up() == 0
     assert engine.stats()["compiled"] > 0
