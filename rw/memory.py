@@ -22,6 +22,7 @@ from rw.evaluation.table import Table
 from rw.model.config import ModelConfig
 from rw.model.qwen3 import EMBEDDING, HEAD, LAYER_PREFIX, shapes_of
 from rw.run_config import MeshConfig, RunConfig
+from rw.sampler.pages import pages_for
 from rw.sharding import MESH_AXES, param_shardings, sampler_shardings
 
 GIB = 2**30
@@ -125,18 +126,17 @@ def cache_token_bytes(model: ModelConfig) -> int:
 
 
 def _rollout_parts(config: RunConfig) -> tuple[Part, ...]:
-    """The pool at its largest, and what lies beside it: always the rows that a dispatch works on, and once, while it
-    grows by a copy, the next smaller one."""
+    """The pool at its largest, and the rows that a dispatch works on beside it."""
     engine = config.engine.single_shapes() if config.deterministic else config.engine
-    token = cache_token_bytes(config.model) / config.mesh.tensor  # heads are split, rows lie on every device
-    slots, longest = engine.slots + 1, engine.lengths[-1]  # and a spare one
-    rows = max(engine.decode_widths[-1], engine.prefill_rows[-1])
-    beside = Part("work cache", rows * longest * token, f"{rows} rows for a dispatch")
-    smaller = [slots * length * token for length in engine.lengths[-2:-1]]
-    if smaller and smaller[0] > beside.size:
-        beside = Part("smaller pool", smaller[0], f"{engine.lengths[-2]} tokens a slot, until copied")
-    said = f"{slots} × {longest} tokens × {token / 2**10:g} KiB"
-    return Part("key/value pool", slots * longest * token, said), beside
+    token = cache_token_bytes(config.model)
+    page = engine.page_tokens * token
+    _, pages = engine.pool_pages(page)
+    rows, longest = max(engine.decode_widths[-1], engine.prefill_rows[-1]), engine.longest
+    kib = token / config.mesh.tensor / 2**10  # heads are split, pages lie on every device
+    said = "engine.kv_bytes" if engine.kv_bytes is not None else f"{engine.slots} × {longest} tokens × {kib:g} KiB"
+    columns = pages_for(longest, engine.page_tokens)
+    beside = Part("work cache", rows * columns * page / config.mesh.tensor, f"{rows} rows for a dispatch")
+    return Part("key/value pool", (pages + 1) * page / config.mesh.tensor, said), beside
 
 
 def _activation_parts(config: RunConfig, mesh: AbstractMesh, shapes) -> tuple[Part, ...]:

@@ -100,18 +100,19 @@ def test_parameters_of_qwen3_4b():
     assert cache_token_bytes(dataclasses.replace(QWEN3_4B, compute_dtype="bfloat16")) == 144 * 2**10
 
 
-def test_the_pool_is_slots_times_the_longest_and_a_spare_one():
+def test_the_pool_is_pages_of_all_slots_or_what_it_may_take():
     config = tiny()
-    config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, slots=10, lengths=(96, 384)))
+    engine = dataclasses.replace(config.engine, slots=10, lengths=(96, 384), page_tokens=32)
+    config = dataclasses.replace(config, engine=engine)
     (pool, beside) = device_memory(config).phases["rollouts"]
-    cache = jax.eval_shape(lambda: init_cache(config.model, 11, 384))
+    cache = jax.eval_shape(lambda: init_cache(config.model, 1 + 10 * 13, 32))  # 12 pages and one of the prompt
     assert pool.size == sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
-    assert beside.name == "work cache" and beside.size == pool.size * 24 / 11  # 24 rows a dispatch
-    config = dataclasses.replace(config, deterministic=False, engine=dataclasses.replace(config.engine, slots=100))
-    (pool, beside) = device_memory(config).phases["rollouts"]
-    assert beside.name == "smaller pool" and beside.size == pool.size / 4
+    assert beside.name == "work cache" and beside.size == pool.size * 24 * 12 / 131  # 24 rows a dispatch
     split = device_memory(dataclasses.replace(config, mesh=MeshConfig(1, 1, 4))).phases["rollouts"]
     assert [part.size for part in split] == [pool.size / 4, beside.size / 4]
+    engine = dataclasses.replace(engine, kv_bytes=int(pool.size) // 2)
+    config = dataclasses.replace(config, deterministic=False, engine=engine)
+    assert 0.98 < device_memory(config).phases["rollouts"][0].size / engine.kv_bytes <= 1
 
 
 def learning(config):
