@@ -131,7 +131,6 @@ def gen(shape: work.Shape) -> work.Run:
 
 def step(shape: work.Shape, batch: BatchConfig = BATCH) -> work.Run:
     """One whole learner step a run, from recorded groups to new parameters."""
-    started = time.perf_counter()
     model = model_of(shape)
     params = stacked(shape, model)
     optimizer = Optimizer(
@@ -146,15 +145,13 @@ def step(shape: work.Shape, batch: BatchConfig = BATCH) -> work.Run:
     )
     learner = Learner(model, optimizer, params, config)
     state = init_state(params, optimizer, seed=0)
-    learner.warm_up(state)
-    warm_up_s = time.perf_counter() - started
     groups = recorded_groups(shape)
 
     def run():
         nonlocal state
         state, metrics = learner.step(state, groups, cold_start=True)
         jax.block_until_ready(state.params)
-        return {"warm_up_s": warm_up_s, "grad_norm": metrics["grad_norm"], "micro_batches": metrics["micro_batches"]}
+        return {"grad_norm": metrics["grad_norm"], "micro_batches": metrics["micro_batches"]}
 
     return run
 

@@ -53,6 +53,7 @@ class Shape:
 
 SHAPES = {
     "toy": Shape(layers=1, width=16, heads=2, kv_heads=1, head_dim=8, ff=24, vocab=64),  # for tests
+    "small": Shape(layers=2, width=64, heads=4, kv_heads=2, head_dim=16, ff=192, vocab=1024),  # of rollout_speed.py
     "tiny": Shape(layers=4, width=256, heads=8, kv_heads=4, head_dim=32, ff=768, vocab=4096),
     "medium": Shape(layers=8, width=512, heads=8, kv_heads=4, head_dim=64, ff=1536, vocab=8192),
 }
