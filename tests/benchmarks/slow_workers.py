@@ -46,9 +46,8 @@ class SlowWorkers:
     async def close(self) -> None:
         """Ends client and process."""
         await self._client.close()
-        self._process.stdin.close()
-        await asyncio.to_thread(self._process.wait, 10)
-        self._process.stdout.close()
+        self._process.kill()  # it has nothing to lose
+        self._process.communicate()
 
 
 async def main() -> None:
