@@ -6,14 +6,13 @@ What is kept is not answered again. Arms of other questions, of another router o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
-
-from absl import logging
 
 from rw import progress
 from rw.config import as_dict
@@ -24,6 +23,7 @@ from rw.evaluation.outcomes import (
     arm_path,
     outcomes,
     read_arm,
+    readable_part,
     trajectories_path,
     write_arm,
 )
@@ -40,7 +40,10 @@ DECISIVE = ("tokenizer", "model", "protocol", "workers", "scoring", "credit", "s
 # What may differ from an arm that is kept: keys that a continued run may change, and prices that only reports need.
 PRICES = ("router_input_price", "router_output_price")
 NOT_COMPARED = ("config_fingerprint", *PRICES)
-RolledOut = Callable[[str, str], Awaitable[list[Group]]]  # (label, journal's scope) -> a group a question
+# Why an arm is not kept where it was.
+OTHERS, DAMAGED = "they have other questions, conditions or another router", "their first line cannot be read"
+# (label, journal's scope, questions) -> a group a question
+RolledOut = Callable[[str, str, Sequence[Query]], Awaitable[list[Group]]]
 
 
 class Arms:
@@ -82,34 +85,37 @@ class Arms:
         """
         if not self.parts.processes.is_first:
             return
-        moved = []
+        moved: dict[str, list[str]] = {}
         for path in sorted(arm_path(self.parts.workdir.path, "_").parent.glob("*.jsonl")):
-            if self._read(path.stem, {**self.questions, **expected(path.stem)}) is None:
+            found = _stored(path)
+            if found is None or not self._fits(found, {**self.questions, **expected(path.stem)}):
                 said = trajectories_path(self.parts.workdir.path, path.stem)
                 _move(path, path.parent / "superseded" / path.name)
                 _move(said, path.parent / "superseded" / said.parent.name / said.name)
-                moved.append(path.stem)
-        if moved:
-            progress.say(
-                "moved to evaluation/superseded/, since they have other questions, conditions or another router: "
-                f"{', '.join(moved)}; a --workdir of its own keeps each evaluation"
-            )
+                moved.setdefault(DAMAGED if found is None else OTHERS, []).append(path.stem)
+        for why, arms in moved.items():
+            hint = "; a --workdir of its own keeps each evaluation" if why == OTHERS else ""
+            progress.say(f"moved to evaluation/superseded/, since {why}: {', '.join(arms)}{hint}")
 
     async def answer(self, arm: str, about: Mapping[str, Any], rolled_out: RolledOut) -> None:
-        """Answers all questions and keeps what became of them, unless that is there already."""
-        if await self._is_done(arm, about):
+        """Answers all questions and keeps what became of them, but for those of which that is there already."""
+        kept = await self._kept(arm, about)
+        asked = [query for query in self.queries if query.id not in kept]
+        if not asked:
             return
+        if kept:
+            progress.say(f"{arm}: {len(kept)} of {len(self.queries)} questions can be read, the others are asked again")
         label, scope = f"test_{arm}", self._scope(arm, about)
-        groups = await rolled_out(label, scope)
+        groups = await rolled_out(label, scope, asked)
         if self.parts.processes.is_first:
-            path = trajectories_path(self.parts.workdir.path, arm)
-            write_trajectories(path, groups, self.parts.codec, step=about["step"] or 0, with_arrays=False)
-        self._keep(ArmResult(arm, about, outcomes(groups)))
+            self._write_trajectories(arm, groups, about["step"] or 0)
+        found = {**kept, **{outcome.query_id: outcome for outcome in outcomes(groups)}}
+        self._keep(ArmResult(arm, about, tuple(found[query.id] for query in self.queries)))
         self.parts.journals.discard(scope)
 
     async def record(self, arm: str, about: Mapping[str, Any], found: Sequence[Outcome]) -> None:
         """Keeps outcomes that are known without a rollout, unless they are there already."""
-        if not await self._is_done(arm, about):
+        if len(await self._kept(arm, about)) < len(self.queries):
             self._keep(ArmResult(arm, about, tuple(found)))
 
     def _scope(self, arm: str, about: Mapping[str, Any]) -> str:
@@ -117,27 +123,36 @@ class Arms:
         whose = [self.conditions, about.get("router", {}).get("fingerprint", "script")]
         return f"test_{arm}_{hashlib.sha256(json.dumps(whose).encode()).hexdigest()[:12]}"
 
-    async def _is_done(self, arm: str, about: Mapping[str, Any]) -> bool:
-        return await self.parts.processes.of_first(lambda: self._is_kept(arm, about))
+    async def _kept(self, arm: str, about: Mapping[str, Any]) -> dict[str, Outcome]:
+        """By question, what is there of the arm: all of it, or nothing, or what of a damaged file is whole."""
+        return await self.parts.processes.of_first(lambda: self._read(arm, about))
 
-    def _is_kept(self, arm: str, about: Mapping[str, Any]) -> bool:
-        found = self._read(arm, about)
-        if found is not None and any(found.about.get(name) != about.get(name) for name in PRICES):
-            write_arm(self.parts.workdir.path, ArmResult(arm, about, found.outcomes))
-        return found is not None
-
-    def _read(self, arm: str, about: Mapping[str, Any]) -> ArmResult | None:
-        """The arm's file where it answers these questions with this router; None where that is to be done yet."""
+    def _read(self, arm: str, about: Mapping[str, Any]) -> dict[str, Outcome]:
         path = arm_path(self.parts.workdir.path, arm)
-        if not path.is_file():
-            return None
-        try:
-            found = read_arm(path)
-        except DataError as error:
-            logging.warning("%s; it is answered again", error)
-            return None
-        asks_the_same = [outcome.query_id for outcome in found.outcomes] == [query.id for query in self.queries]
-        return found if asks_the_same and _agree(found.about, json.loads(json.dumps(about))) else None
+        found = _stored(path) if path.is_file() else None
+        if found is None or not self._fits(found, about):
+            return {}
+        is_whole = len(found.outcomes) == len(self.queries)
+        if is_whole and any(found.about.get(name) != about.get(name) for name in PRICES):
+            write_arm(self.parts.workdir.path, ArmResult(arm, about, found.outcomes))
+        return {outcome.query_id: outcome for outcome in found.outcomes}
+
+    def _fits(self, found: ArmResult, about: Mapping[str, Any]) -> bool:
+        """Whether a file answers these questions, or a part of them, with this router."""
+        ids = [outcome.query_id for outcome in found.outcomes]
+        asks_the_same = ids == [query.id for query in self.queries if query.id in set(ids)]
+        return asks_the_same and _agree(found.about, json.loads(json.dumps(about)))
+
+    def _write_trajectories(self, arm: str, groups: Sequence[Group], step: int) -> None:
+        """Writes what was said beside what was kept of the other questions, in the order of the questions."""
+        path = trajectories_path(self.parts.workdir.path, arm)
+        before = _lines_by_question(path)
+        write_trajectories(path, groups, self.parts.codec, step=step, with_arrays=False)
+        if len(groups) < len(self.queries):
+            lines = {**before, **_lines_by_question(path)}
+            aside = path.with_suffix(".jsonl.part")
+            aside.write_bytes(b"".join(lines[query.id] + b"\n" for query in self.queries if query.id in lines))
+            os.replace(aside, path)
 
     def _keep(self, result: ArmResult) -> None:
         if self.parts.processes.is_first:
@@ -177,6 +192,23 @@ def _agree(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
         if stored["router"].get("fingerprint") != wanted["router"].get("fingerprint"):
             return False
     return all(stored[name] == wanted[name] for name in names)
+
+
+def _stored(path: pathlib.Path) -> ArmResult | None:
+    """The arm that a file holds, or what of it is whole; None where not even its header is."""
+    try:
+        return read_arm(path)
+    except DataError:
+        return readable_part(path)
+
+
+def _lines_by_question(path: pathlib.Path) -> dict[str, bytes]:
+    """The lines of a file of trajectories that can be read, by the question's id; nothing where there is no file."""
+    found: dict[str, bytes] = {}
+    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            found[json.loads(line)["query_id"]] = line
+    return found
 
 
 def _move(path: pathlib.Path, target: pathlib.Path) -> None:

@@ -224,8 +224,8 @@ async def _ask_two_in_turn(arms: Arms, learning: Learning) -> None:
     script = copying_script(Mode.MULTI, lambda request: workers[request.episode.query_id], by_id.__getitem__)
     sampler = ScriptedSampler(parts.codec, script)
 
-    async def rolled_out(label: str, scope: str) -> list[Group]:
-        return await roll_out(parts, sampler, arms.queries, label, scope)
+    async def rolled_out(label: str, scope: str, queries: Sequence[Query]) -> list[Group]:
+        return await roll_out(parts, sampler, queries, label, scope)
 
     router = {"path": "", "what": "nearest neighbours, two rounds", "fingerprint": learning.digest}
     await arms.answer(f"{PREFIX}knn_multi", {**arms.about(None), **learning.about, "router": router}, rolled_out)

@@ -60,8 +60,8 @@ class FinalEvaluation:
         for arm, policy in scripted_routers(names).items():
             sampler = ScriptedSampler(parts.codec, script(policy, by_id.__getitem__))
 
-            async def rolled_out(label, scope, sampler=sampler):
-                return await roll_out(parts, sampler, parts.test, label, scope)
+            async def rolled_out(label, scope, queries, sampler=sampler):
+                return await roll_out(parts, sampler, queries, label, scope)
 
             await self.arms.answer(arm, self.arms.about(None), rolled_out)
 
@@ -107,7 +107,7 @@ async def router_arms(
     """Answers for one router, once for each arm, with the mode that is forced in it."""
     for arm, mode in modes.items():
 
-        async def rolled_out(label, scope, mode=mode):
-            return await router.roll_out(weights, arms.queries, label, scope, mode=mode)
+        async def rolled_out(label, scope, queries, mode=mode):
+            return await router.roll_out(weights, queries, label, scope, mode=mode)
 
         await arms.answer(arm, about, rolled_out)

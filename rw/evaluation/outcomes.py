@@ -7,6 +7,7 @@ from these files alone, so they can be made again at any time. Nothing here samp
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -156,7 +157,28 @@ def read_arm(path: str | os.PathLike[str]) -> ArmResult:
             raise ValueError(f"{len(results)} of {about['queries']} questions are there")
         return ArmResult(about.pop("arm"), about, tuple(results))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} line {number + 1}: not an evaluation ({type(error).__name__}: {error})") from error
+        raise DataError(
+            f"{path} line {number + 1}: not an evaluation ({type(error).__name__}: {error}); the command that made it "
+            "answers again what cannot be read, or remove the file"
+        ) from error
+
+
+def readable_part(path: str | os.PathLike[str]) -> ArmResult | None:
+    """What of an arm's damaged file is whole: its header and the lines that are outcomes, the first of each question;
+    None where there is no header."""
+    unreadable = (OSError, ValueError, KeyError, TypeError, AttributeError)
+    try:
+        header, *lines = pathlib.Path(path).read_bytes().split(b"\n")
+        about = json.loads(header)
+        arm = about.pop("arm")
+    except unreadable:
+        return None
+    found: dict[str, Outcome] = {}
+    for line in lines:
+        with contextlib.suppress(*unreadable):
+            outcome = _outcome(json.loads(line))
+            found.setdefault(outcome.query_id, outcome)
+    return ArmResult(arm, about, tuple(found.values()))
 
 
 _NUMBERS = ("cost_usd", "score", "latency_s")  # may be written without a point

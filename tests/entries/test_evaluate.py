@@ -127,6 +127,25 @@ def test_what_is_kept_is_not_answered_again_and_prices_only_rewrite_its_header(w
     assert results == [(workdir, ())]
 
 
+def test_of_a_damaged_arm_only_what_cannot_be_read_is_answered_again(whole, tmp_path, capsys):
+    workdir, prices = copied(whole, tmp_path), {"evaluation__router_input_price": 0.5}
+    before, paid = answers(workdir), len(calls(workdir))
+    ids = [line["query_id"] for line in before["trained.jsonl"][1:]]
+    for path in (workdir / "evaluation" / "trained.jsonl", workdir / "evaluation" / "trajectories" / "trained.jsonl"):
+        lines = path.read_bytes().split(b"\n")
+        cut = 3 if path.parent.name == "evaluation" else 2
+        path.write_bytes(b"\n".join([*lines[:cut], lines[cut][:40] + b"\xff", *lines[cut + 1 :]]))
+    main(arguments(ROOT, workdir, "--arms", "trained", **prices))
+    said = capsys.readouterr().out
+    assert "trained: 5 of 6 questions can be read, the others are asked again" in said and "superseded" not in said
+    assert answers(workdir) == before and len(calls(workdir)) - paid == len(before["trained.jsonl"][3]["workers"])
+    assert [line["query_id"] for line in answers(workdir)["trajectories/trained.jsonl"]] == ids
+    path = workdir / "evaluation" / "forced_single.jsonl"
+    path.write_bytes(path.read_bytes()[1:])
+    main(arguments(ROOT, workdir, "--arms", "trained", **prices))
+    assert "evaluation/superseded/, since their first line cannot be read: forced_single\n" in capsys.readouterr().out
+
+
 def test_another_router_other_questions_and_another_protocol_are_noticed(whole, other, tmp_path, capsys):
     workdir = copied(whole, tmp_path)
     first, superseded = answers(workdir), workdir / "evaluation" / "superseded"

@@ -14,6 +14,7 @@ from rw.evaluation.outcomes import (
     outcome,
     read_arm,
     read_arms,
+    readable_part,
     worker_latency_s,
     write_arm,
 )
@@ -121,8 +122,9 @@ def test_a_line_that_no_question_can_leave_is_refused(tmp_path, changes, said):
     path = write_arm(tmp_path, ArmResult("trained", {"queries": 1}, (measured(call("n1", 1, 0.5)),)))
     header, line = path.read_text().splitlines()
     path.write_text(f"{header}\n{json.dumps(json.loads(line) | changes)}\n")
-    with pytest.raises(DataError, match=f"line 2: not an evaluation .*{said}"):
+    with pytest.raises(DataError, match=f"line 2: not an evaluation .*{said}.*; the command that made it answers"):
         read_arm(path)
+    assert readable_part(path) == ArmResult("trained", {"queries": 1}, ())
 
 
 def test_an_arm_that_was_cut_or_is_there_twice_is_refused(tmp_path):
