@@ -212,9 +212,9 @@ def held_tokens(micro: MicroBatch) -> int:
     return int(np.count_nonzero(micro.positions != PADDING_POSITION))
 
 
-def padding_share(rows: Sequence[Row], micros: Sequence[MicroBatch]) -> float:
-    """The share of the token slots of at least one micro-batch, made of `rows`, that hold no token of these."""
-    return 1 - sum(len(row.tokens) for row in rows) / sum(micro.tokens.size for micro in micros)
+def padding_share(micros: Sequence[MicroBatch]) -> float:
+    """The share of the token slots of at least one micro-batch on the host that hold no token."""
+    return 1 - sum(map(held_tokens, micros)) / sum(micro.tokens.size for micro in micros)
 
 
 _NO_TOKENS = TokenCounts(np.float32(0), np.float32(0), np.float32(0))

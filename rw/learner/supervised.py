@@ -104,7 +104,7 @@ class SupervisedLearner:
         say_if_skipped(state)
         check_not_diverged(state)
         metrics = {"loss/total": loss, "N_mode": float(counts.mode), "N_inner": float(counts.inner)}
-        metrics["data/padding_share"] = padding_share(rows, micros)
+        metrics["data/padding_share"] = padding_share(micros)
         for index, (name, count) in enumerate((("loss/mode", counts.mode), ("loss/inner", counts.inner))):
             if count:
                 metrics[name] = float(sum(float(sums[index]) for _, sums in results) / count)

@@ -192,7 +192,7 @@ def test_padded_micro_batches_literally():
     assert second.tokens.shape == (2, 8) and second.policy.tokens.shape == (2, 2)
     assert second.policy.retained.tolist() == [True, False]
     assert layout(rows, CONFIG, by_length=False) == [[(0,), (1,)], [(2,)]]
-    assert padding_share(rows, [first, second]) == 1 - 11 / 32
+    assert padding_share([first, second]) == 1 - 11 / 32
 
 
 def test_rows_of_like_length_share_a_micro_batch():
@@ -228,7 +228,7 @@ def test_arrays_of_different_lengths_are_refused():
 def test_an_empty_micro_batch_holds_no_token():
     micro = empty_micro_batch(8, 4, CONFIG)
     assert not micro.policy.retained.any() and (micro.positions == PADDING_POSITION).all()
-    assert padding_share([], [micro]) == 1 and micro.policy.tokens.shape == (2, 4)
+    assert padding_share([micro]) == 1 and micro.policy.tokens.shape == (2, 4)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_packing_leaves_less_padding():
     shares = {}
     for config in (PLAIN, PACKED):
         for by_length in (False, True):
-            shares[config.packing, by_length] = padding_share(rows, micro_batches(rows, config, by_length=by_length))
+            shares[config.packing, by_length] = padding_share(micro_batches(rows, config, by_length=by_length))
     assert shares["packed", True] <= shares["packed", False] < shares["none", True] <= shares["none", False]
     assert shares["packed", True] < 0.2 < 0.35 < shares["none", True]
 
