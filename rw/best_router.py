@@ -44,8 +44,7 @@ class Validation:
 
     async def is_due(self, step: int) -> bool:
         """Whether the router of that many updates is still to be validated: every N, the first and the last."""
-        every = self.config.every
-        if not every or (step % every and step != self.parts.config.steps):
+        if not self.config.validates or (step % self.config.every and step != self.parts.config.steps):
             return False
         return await self.processes.of_first(lambda: self.rows.last_row["step"] < step)
 
@@ -108,7 +107,7 @@ class Validation:
 async def trained_router(validation: Validation, last: Any, last_step: int) -> tuple[Any, int]:
     """What counts as the trained router: the best by validation, the last one where nothing was validated."""
     best = await validation.best()
-    if best is None and validation.config.every:
+    if best is None and validation.config.validates:
         raise CheckpointError(
             f"no validated router is left in {validation.parts.workdir.file('best')}: restore it, or set "
             "evaluation.every=0 to take the last one"

@@ -170,7 +170,7 @@ def run_phases(config: RunConfig) -> list[Phase]:
     assigned = sum(forced_ratio(b, *schedule.bounds) for b in range(config.steps)) / config.steps
     rollouts = config.steps * config.queries_per_batch * config.rollouts_per_query
     validation, test = (len(queries) for queries in held_out_queries(config))
-    validated = {*range(0, config.steps, evaluation.every), config.steps} if evaluation.every else ()
+    validated = {*range(0, config.steps, evaluation.every), config.steps} if evaluation.validates else ()
     arms, only = evaluation.arms, schedule.mode
     routers = sum(arm in arms for arm in ("trained", "warm_start"))
     scripted = len(scripted_routers(arms)) if config.workers.kind == "simulated" else 0  # elsewhere without a call

@@ -73,7 +73,7 @@ def passes_line(config: RunConfig) -> str:
 def held_out_queries(config: RunConfig) -> tuple[list[Query], list[Query]]:
     """(validation, test): the questions of the run's evaluations. Neither is ever trained on."""
     evaluation, data = config.evaluation, config.data
-    sizes = (evaluation.validation_queries if evaluation.every else 0, evaluation.test_queries)
+    sizes = (evaluation.validation_queries if evaluation.validates else 0, evaluation.test_queries)
     if data.source == "files":
         found = file_questions(data)
         return _spread(found.validation, sizes[0], "validation"), _spread(found.test, sizes[1], "test")

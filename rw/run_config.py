@@ -263,7 +263,7 @@ class EvaluationConfig:
     """Greedy evaluation: on validation questions while training, of the best router on test questions at the end."""
 
     every: int = 10  # steps between two validations; 0: none, and the last router counts as the best
-    validation_queries: int = 40
+    validation_queries: int = 40  # 0: as every=0
     test_queries: int = 120  # 0: no final evaluation
     test_seed: int | None = None  # simulated: draw of the test questions; None: the run's seed
     arms: tuple[str, ...] = ("trained", "warm_start", "forced")  # who answers the test questions: of ARMS
@@ -271,11 +271,15 @@ class EvaluationConfig:
     router_output_price: float | None = None
 
     def __post_init__(self):
-        _require_at_least(self, "evaluation.", 0, "every", "test_queries", "test_seed")
+        _require_at_least(self, "evaluation.", 0, "every", "validation_queries", "test_queries", "test_seed")
         _require_at_least(self, "evaluation.", 0, "router_input_price", "router_output_price")
-        _require_at_least(self, "evaluation.", 1, "validation_queries")
         for arm in self.arms:
             require_one_of("evaluation.arms", arm, ARMS)
+
+    @property
+    def validates(self) -> bool:
+        """Whether routers are validated while they are trained."""
+        return bool(self.every and self.validation_queries)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -387,7 +391,7 @@ def check_arms(config: RunConfig) -> None:
         )
     for name in ("validation_queries", "test_queries"):
         wanted = getattr(config.evaluation, name)
-        if not wanted or not (name == "test_queries" or config.evaluation.every):
+        if not wanted or not (name == "test_queries" or config.evaluation.validates):
             continue
         if config.data.source == "nq6" and wanted > getattr(config.data, name):
             held_out = getattr(config.data, name)

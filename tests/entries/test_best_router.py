@@ -39,8 +39,9 @@ class Device:
         return function(*args, **kwargs)
 
 
-def opened(workdir, router, resume):
-    config = types.SimpleNamespace(evaluation=EvaluationConfig(every=1), log=types.SimpleNamespace(tensorboard=False))
+def opened(workdir, router, resume, **values):
+    evaluation = EvaluationConfig(**{"every": 1, **values})
+    config = types.SimpleNamespace(steps=3, evaluation=evaluation, log=types.SimpleNamespace(tensorboard=False))
     codec = types.SimpleNamespace(fingerprint="abc")
     journals = Journals(workdir.file("journal"), {})
     parts = types.SimpleNamespace(
@@ -106,4 +107,15 @@ def test_a_best_router_that_was_removed_is_missed_in_words(tmp_path):
         shutil.rmtree(tmp_path / "best")
         with pytest.raises(CheckpointError, match="restore it, or set evaluation.every=0 to take the last one"):
             trained(validation, 0)
+        validation.close()
+
+
+@pytest.mark.parametrize("off", ["every", "validation_queries"])
+def test_without_validation_nothing_is_due_and_the_last_router_is_the_best(tmp_path, off):
+    with Workdir(tmp_path) as workdir:
+        validation = opened(workdir, Router(), 0)
+        assert asyncio.run(validation.is_due(3))
+        validation.close()
+        validation = opened(workdir, Router(), 0, **{off: 0})
+        assert not asyncio.run(validation.is_due(3)) and trained(validation, 3) == (None, 3)
         validation.close()

@@ -108,7 +108,7 @@ def test_overrides_take_the_type_of_their_key():
         ("loss", "7", "config.loss is a section"),
         ("warmstart.forced_share", "1.0", "warmstart.forced_share=1.0 must lie in [0, 1)"),
         ("evaluation.every", "-1", "evaluation.every=-1 must be at least 0"),
-        ("evaluation.validation_queries", "0", "evaluation.validation_queries=0 must be at least 1"),
+        ("evaluation.validation_queries", "-1", "evaluation.validation_queries=-1 must be at least 0"),
         ("evaluation.arms", "('trained', 'best')", "evaluation.arms='best' is not one of trained, warm_start, forced"),
         ("evaluation.arms", "('knn',)", "knn cannot be had with workers.kind='simulated'"),
         ("workers.kind", "real", "workers.kind='real' is not one of simulated, replay, http"),

@@ -74,6 +74,8 @@ def test_phases_of_a_run_are_those_that_it_has():
     assert training.forced == pytest.approx(6 * 4 * (1 + 1 + 2 / 3 + 1 / 3))
     assert (validation.forced, validation.free) == (0, 3 * 5)  # after 0, 2 and 4 steps
     assert (test.forced, test.free) == (3 * 10, (2 + 3 + 1) * 10)  # three scripted routers and the oracle
+    _, validation, _ = run_phases(load_config(TINY, [("evaluation.validation_queries", "0")]))
+    assert validation.rollouts == 0
 
 
 def test_lengths_are_those_of_the_questions():
