@@ -23,6 +23,8 @@ class EngineCounters:
     live_kv_bytes: int = 0  # the most that cached tokens took, those that several episodes share counted once
     allocated_kv_bytes: int = 0  # the most that the pool took
     device_s: float = 0.0  # waiting for ticks, the queue before the device thread included
+    prefill_s: float = 0.0  # of them, for contexts
+    decode_s: float = 0.0  # of them, for sampling
     idle_s: float = 0.0  # nothing was runnable, and nothing else was done
     idle_work_s: float = 0.0  # nothing was runnable, and other work had the device
     idle_work_delay_s: float = 0.0  # a turn had come meanwhile, and waited for that work's end

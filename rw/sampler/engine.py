@@ -275,6 +275,8 @@ class SamplerEngine:
         start = time.monotonic()
         result = await self._device.run(self._pool.run, self._params(), tick)
         self._counters.device_s += time.monotonic() - start
+        self._counters.prefill_s += result.prefill_s
+        self._counters.decode_s += result.decode_s
         self._settle(tick, result)
         self._count_memory()
         if self._table.pages.unclean:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ class TickResult:
     """One outcome per dispatch that was begun: Samples, Failure, or None where a copy or prefill was issued."""
 
     outcomes: list[Any]
+    prefill_s: float  # until copies and prefills were done
+    decode_s: float  # from then on
     cache_lost: bool  # a failure took the pool with it: every slot is empty, and dispatches may be missing at the end
 
 
@@ -78,16 +81,23 @@ class CachePool:
     def run(self, params: UnstackedParams, tick: Tick) -> TickResult:
         """Issues all dispatches, then fetches what they sampled. A failure concerns its own dispatch alone, unless it
         took the pool with it."""
+        start = time.monotonic()
+        decodes = sum(isinstance(dispatch, DecodeDispatch) for dispatch in tick.dispatches)  # behind all others
+        fills = len(tick.dispatches) - decodes
         handles: list[Any] = []
-        for dispatch in tick.dispatches:
+        filled = start
+        for place, dispatch in enumerate(tick.dispatches):
             handles.append(self._guarded(self._issue, params, dispatch, tick.pages))
             if isinstance(handles[-1], Failure) and not self._intact():
                 break
+            if place + 1 == fills:  # waited for, so that each kind's time is known
+                self._guarded(jax.block_until_ready, self._cache)
+                filled = time.monotonic()
         outcomes = [self._guarded(_fetch, handle) for handle in handles]
         lost = any(isinstance(outcome, Failure) for outcome in outcomes) and not self._intact()
         if lost:
             self.drop()
-        return TickResult(outcomes, lost)
+        return TickResult(outcomes, filled - start, time.monotonic() - filled, lost)
 
     @staticmethod
     def _guarded(function, *args) -> Any:

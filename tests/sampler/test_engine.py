@@ -107,6 +107,8 @@ async def test_paused_episode_keeps_its_cache_and_prompts_are_prefilled_once(mak
     assert stats["cloned_tokens"] == 2 * 3 * 10
     assert stats["reprefilled_tokens"] == stats["evictions"] == 0
     assert stats["sampled_tokens"] == sum(len(sampled(record)[0]) for record in got.values())
+    assert 0 < stats["prefill_s"] and 0 < stats["decode_s"]
+    assert stats["prefill_s"] + stats["decode_s"] <= stats["device_s"]
     assert 0 < stats["active_row_share"] <= 1 and stats["kv_bytes"] > 0
     assert engine.stats()["sampled_tokens"] == 0
 
