@@ -1,7 +1,8 @@
 """What each device of a run must hold, known from the config before anything is built.
 
-Arithmetic over names, shapes, dtypes and the mesh; only `device_limit` looks at this machine. It follows the learner's
-collected regime: the caches are gone when an update begins. Knows no arrays and no Workers.
+Arithmetic over names, shapes, dtypes and the mesh; only `device_limit` looks at this machine. In the regime `collect`
+the caches are gone when an update begins; in `stream` its sums and a micro-batch lie beside them. Knows no arrays and
+no Workers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from rw.errors import ConfigError
 from rw.evaluation.table import Table
+from rw.learner.streaming import piece_config
 from rw.model.config import ModelConfig
 from rw.model.qwen3 import EMBEDDING, HEAD, LAYER_PREFIX, shapes_of
 from rw.run_config import MeshConfig, RunConfig
@@ -29,7 +31,7 @@ GIB = 2**30
 _WIDE = 4  # bytes of the float32 in which sums and gradients are taken
 _MEMINFO = pathlib.Path("/proc/meminfo")
 SMALLER = {
-    "rollouts": "engine.slots, engine.lengths or engine.decode_widths, or raise mesh.tensor,",
+    "rollouts": "engine.slots, engine.lengths, engine.decode_widths or batch.micro_batch, or raise mesh.tensor,",
     "learning": "batch.micro_batch, or raise mesh.fsdp or mesh.tensor,",
 }
 _LARGEST_MESH = 4096  # devices tried for one that fits
@@ -93,7 +95,7 @@ def device_memory(config: RunConfig) -> DeviceMemory:
     )
     gradient_sum = Part("gradient sum", summed, "over micro-batches")
     phases = {
-        "rollouts": _rollout_parts(config),
+        "rollouts": (*_rollout_parts(config), *_early_parts(config, mesh, shapes, own, summed)),
         "learning": (
             gradient_sum,
             Part("micro-batch's gradient", own, "before it is added"),
@@ -139,6 +141,40 @@ def _rollout_parts(config: RunConfig) -> tuple[Part, ...]:
     return Part("key/value pool", (pages + 1) * page / config.mesh.tensor, said), beside
 
 
+def _early_parts(config: RunConfig, mesh: AbstractMesh, shapes, own: float, summed: float) -> tuple[Part, ...]:
+    """What the learner takes while rollouts go on: for the reference's log-probs of the groups that are complete, and
+    in the regime `stream` for their gradients, a sum for each divisor."""
+    batch = piece_config(config.batch, mesh.shape["data"] * mesh.shape["fsdp"])
+    config = dataclasses.replace(config, batch=batch)
+    if config.regime == "collect":
+        return (_reference_part(config, mesh, shapes),) if config.loss.kl_coefficient else ()
+    sums = 2 if config.loss.kl_coefficient and config.loss.reduction == "segment" else 1
+    kept, *work = _activation_parts(config, mesh, shapes)
+    return (
+        Part("gradient sums", sums * summed, "inner loss and inner KL" if sums == 2 else "over micro-batches"),
+        Part("micro-batch's gradients", sums * own, "before they are added"),
+        kept,
+        *(dataclasses.replace(part, size=sums * part.size) for part in work),
+    )
+
+
+def _reference_part(config: RunConfig, mesh: AbstractMesh, shapes) -> Part:
+    """A forward pass that keeps nothing: as much as a layer, or the head, takes of it."""
+    model, batch = config.model, config.batch
+    rows, tensor = math.ceil(batch.micro_batch / (mesh.shape["data"] * mesh.shape["fsdp"])), mesh.shape["tensor"]
+    narrow, tokens = _itemsize(model.compute_dtype), rows * batch.length_buckets[-1]
+    logits = rows * min(batch.logprob_chunk, batch.length_buckets[-1]) * model.vocab_size / tensor * _WIDE
+    stream = tokens * narrow * model.d_model
+    layer = max(tokens * _layer_token_bytes(model, tensor) + 2 * stream, 2 * logits + stream)
+    return Part("reference's log-probs", layer, f"{rows} × {batch.length_buckets[-1]} tokens, early")
+
+
+def _layer_token_bytes(model: ModelConfig, tensor: int) -> float:
+    """Of one token inside a layer: gate, up and their product; queries, output, keys and values."""
+    numbers = 3 * model.d_ff + 2 * (model.n_heads + model.n_kv_heads) * model.head_dim
+    return _itemsize(model.compute_dtype) * numbers / tensor
+
+
 def _activation_parts(config: RunConfig, mesh: AbstractMesh, shapes) -> tuple[Part, ...]:
     """One micro-batch of the longest rows: what all its layers leave for the backward pass, and beside that the larger
     of what one layer and what the head needs. What attention needs itself is small where it goes by chunks."""
@@ -147,9 +183,8 @@ def _activation_parts(config: RunConfig, mesh: AbstractMesh, shapes) -> tuple[Pa
     length, tensor = batch.length_buckets[-1], mesh.shape["tensor"]
     narrow, tokens = _itemsize(model.compute_dtype), rows * length
     layer_input = tokens / tensor * narrow * model.d_model  # the residual stream is split by length
-    # Gate, up and their product; queries, output, keys and values; the stream and its norm.
-    inner = narrow * (3 * model.d_ff + 2 * (model.n_heads + model.n_kv_heads) * model.head_dim) / tensor
-    one_layer = tokens * (inner + 2 * narrow * model.d_model)
+    inner = _layer_token_bytes(model, tensor)
+    one_layer = tokens * (inner + 2 * narrow * model.d_model)  # and the stream and its norm
     attention = narrow * tokens * model.n_heads * model.head_dim / tensor
     saved = {"nothing_saveable": layer_input, "attention_saveable": layer_input + attention}.get(model.remat, one_layer)
     backward = 2 * tokens * (inner + (narrow + _WIDE) * model.d_model)

@@ -11,6 +11,7 @@ import pytest
 
 from rw import cli, memory
 from rw.config import default_config, freeze, load_config
+from rw.core.losses import LossConfig
 from rw.errors import ConfigError
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.programs import GradientSum
@@ -100,8 +101,8 @@ def test_parameters_of_qwen3_4b():
     assert cache_token_bytes(dataclasses.replace(QWEN3_4B, compute_dtype="bfloat16")) == 144 * 2**10
 
 
-def test_the_pool_is_pages_of_all_slots_or_what_it_may_take():
-    config = tiny()
+def test_the_pool_is_the_pages_of_all_slots_or_what_it_may_take():
+    config = dataclasses.replace(tiny(), loss=LossConfig(kl_coefficient=0.0))
     engine = dataclasses.replace(config.engine, slots=10, lengths=(96, 384), page_tokens=32)
     config = dataclasses.replace(config, engine=engine)
     (pool, beside) = device_memory(config).phases["rollouts"]
@@ -113,6 +114,20 @@ def test_the_pool_is_pages_of_all_slots_or_what_it_may_take():
     engine = dataclasses.replace(engine, kv_bytes=int(pool.size) // 2)
     config = dataclasses.replace(config, deterministic=False, engine=engine)
     assert 0.98 < device_memory(config).phases["rollouts"][0].size / engine.kv_bytes <= 1
+
+
+def test_what_is_learnt_early_lies_beside_the_caches():
+    collect, stream = (
+        device_memory(dataclasses.replace(tiny(), regime=regime)).phases for regime in ("collect", "stream")
+    )
+    early, beside = (sizes(phases["rollouts"]) for phases in (collect, stream))
+    learning, work = sizes(collect["learning"]), collect["learning"][-1].name
+    assert 0 < early["reference's log-probs"] < learning[work]
+    assert beside["gradient sums"] == 2 * learning["gradient sum"] and beside[work] == 2 * learning[work]
+    assert beside["kept of all layers"] == learning["kept of all layers"]
+    assert sizes(stream["learning"]) == learning
+    one_mean = dataclasses.replace(tiny(), regime="stream", loss=LossConfig(reduction="global"))
+    assert sizes(device_memory(one_mean).phases["rollouts"])["gradient sums"] == learning["gradient sum"]
 
 
 def learning(config):
@@ -161,7 +176,8 @@ def test_an_evaluation_fits_where_training_does_not():
     check_memory(config, Limit(30 * GIB, "on a card here"), evaluation_memory)
     with pytest.raises(ConfigError, match=r"hold 29.97 GiB \(sampler's weights 14.98, parameters 14.98\)"):
         check_memory(config, Limit(22 * GIB, "on a card here"), evaluation_memory)
-    assert evaluation_memory(config).phases["rollouts"] == device_memory(config).phases["rollouts"]
+    caches = evaluation_memory(config).phases["rollouts"]
+    assert device_memory(config).phases["rollouts"][: len(caches)] == caches
 
 
 def test_what_may_not_be_enough_at_its_largest_is_told_with_the_keys_that_help(caplog):
