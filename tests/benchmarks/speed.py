@@ -12,7 +12,7 @@ waits; each round has one run of each, one after another, so that a machine that
 Nothing fails for being slow: what is printed is a table of medians with the least and the most, and of ratios.
 
 What `--parts` names besides `gen` and `step` is rw alone: rollouts against slow Workers, a long prompt shared by eight
-rollouts, and how speed goes with slots, context and trajectories.
+rollouts, how speed goes with slots, context and trajectories, and a learner that streams against one that collects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ import speed_work as work
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 TOLERANCE = 1e-4  # of logits up to 5, in float32
-ALONE = {"rollout": "rollout_speed.py", "prefix": "prefix_speed.py", "scaling": "scaling_speed.py"}
+ALONE = {  # scripts of rw's own, each run with these flags, or with the last ones where it is to be quick
+    "rollout": ("rollout_speed.py", [[]], ["--quick"]),
+    "prefix": ("prefix_speed.py", [[]], ["--quick"]),
+    "scaling": ("scaling_speed.py", [[]], ["--quick"]),
+    "regime": ("regime_speed.py", [["--latency=1"], ["--latency=0"]], ["--steps=1", "--warm=1"]),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +131,7 @@ def main() -> None:
                 print("\n".join(lines(report["work"][-1])), flush=True)
     for part in known.parts:
         if part in ALONE:
-            report[part] = alone(ALONE[part], known.quick)
+            report[part] = alone(part, known.quick)
     report["load_after"] = os.getloadavg()
     if known.json:
         known.json.write_text(json.dumps(report, indent=1))
@@ -221,13 +226,17 @@ def started_all(participants: Sequence[Participant], pythons: dict, shape: str) 
             one.stop()
 
 
-def alone(script: str, quick: bool) -> Any:
-    """What one of rw's own benchmarks says: the JSON on the last line of its output."""
-    started = time.perf_counter()
-    command = [sys.executable, str(HERE / script), *(["--quick"] if quick else [])]
-    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
-    print(f"{script}: {time.perf_counter() - started:.0f} s", flush=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def alone(part: str, quick: bool) -> list[Any]:
+    """What one of rw's own benchmarks says, run by run: the JSON on the last line of its output."""
+    script, runs, quickly = ALONE[part]
+    said = []
+    for flags in [quickly] if quick else runs:
+        started = time.perf_counter()
+        command = [sys.executable, str(HERE / script), *flags]
+        done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
+        print(f"{script} {' '.join(flags)}: {time.perf_counter() - started:.0f} s", flush=True)
+        said.append(json.loads(done.stdout.splitlines()[-1]))
+    return said
 
 
 def spread(values: Sequence[float]) -> str:
@@ -271,9 +280,18 @@ def table(report: dict[str, Any]) -> str:
     text += ["", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     text += [line for measured in report["work"] for line in lines(measured)]
     for part in ALONE:
-        if part in report:
-            text += ["", *report[part]["table"]]
+        for said in report.get(part, ()):
+            text += ["", *(said["table"] if "table" in said else regime_table(said))]
     return "\n".join(text)
+
+
+def regime_table(said: dict[str, Any]) -> list[str]:
+    """The two regimes of the learner with one latency of the Workers."""
+    heads = ["Workers' mean, s", "update / step", "collect step, s", "stream step, s", "stream / collect"]
+    seconds = ["{:.2f} ({:.2f}–{:.2f})".format(*said[f"{regime}/perf/step_s"]) for regime in ("collect", "stream")]
+    ratio = "{:.2f} ({:.2f}–{:.2f})".format(*said["ratio"])
+    cells = [f"{said['latency_s']:g}", f"{said['update_share']:.0%}", *seconds, ratio]
+    return ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), "| " + " | ".join(cells) + " |"]
 
 
 if __name__ == "__main__":

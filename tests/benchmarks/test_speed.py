@@ -82,6 +82,13 @@ def test_the_table_has_medians_floors_and_ratios():
     assert peer == "| gen tiny | peer | 4 (3–4) | 1,024 tok/s | 8 (6–8) | 12% | 2 (1–3) |"
 
 
+def test_regimes_have_a_table():
+    said = {"latency_s": 1.0, "update_share": 0.333, "ratio": [0.8, 0.7, 0.9]}
+    said |= {"collect/perf/step_s": [10.0, 9.0, 11.0], "stream/perf/step_s": [8.0, 7.0, 9.0]}
+    expected = "| 1 | 33% | 10.00 (9.00–11.00) | 8.00 (7.00–9.00) | 0.80 (0.70–0.90) |"
+    assert speed.regime_table(said)[-1] == expected
+
+
 def test_rollouts_run_in_engine_and_barrier():
     case = rollout_speed.Case("toy", 4, (256,))
     trajectories = [(Turn(3, 0.3), Turn(5, None)), (Turn(2, None),), (Turn(4, 0.1), Turn(1, 0.2), Turn(2, None))]
