@@ -27,6 +27,10 @@ from rw.sharding import constrain, whole_weight
 LAYER_PREFIX = "model.layers."
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
+# Without rematerialisation a scan first writes zeros for what the backward pass keeps, and copies each layer's part there
+# and back: up to this depth layers stand one after the other, though that takes longer to compile.
+MOST_UNROLLED = 8
+
 Params = dict[str, jax.Array]
 
 
@@ -233,8 +237,8 @@ def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, se
     what is computed for padding has no meaning, but is finite.
 
     Args:
-        params: stacked (a flat dict), whose layers are scanned where there is no cache, or unstacked (`unstack`), which
-            a cache wants.
+        params: stacked (a flat dict), whose layers are scanned where there is no cache, unless they are few and nothing
+            is rematerialised; or unstacked (`unstack`), which a cache wants.
         tokens, positions: i32[B, T].
         cache: from `cache.init_cache` or None. Donate it to the surrounding jit.
         segment_mask: i32[B, T] sequence ids of packed rows, or None: tokens of different ids do not see each other.
@@ -245,7 +249,8 @@ def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, se
         (hidden [B, T, D] in the compute dtype, the cache or None).
     """
     inputs = _layer_inputs(config, tokens, positions, cache, segment_mask, prefixes)
-    if cache is None and not isinstance(params, UnstackedParams):
+    scans = config.remat != "none" or config.n_layers > MOST_UNROLLED
+    if cache is None and scans and not isinstance(params, UnstackedParams):
         return Qwen3(config).apply(_variables(params), tokens, inputs), None
     if not isinstance(params, UnstackedParams):
         params = unstack(params, config, dtype=config.param_dtype)
@@ -262,9 +267,19 @@ def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, se
 def unstack(params: Params, config: ModelConfig, dtype=None) -> UnstackedParams:
     """Stacked parameters in the sampler's layout and `dtype` or the compute dtype. Once per published version."""
     dtype = jnp.dtype(dtype or config.compute_dtype)
-    layers = {name.removeprefix(LAYER_PREFIX): x for name, x in params.items() if name.startswith(LAYER_PREFIX)}
+    stacks = {name.removeprefix(LAYER_PREFIX): x for name, x in params.items() if name.startswith(LAYER_PREFIX)}
     top = {name: x.astype(dtype) for name, x in params.items() if not name.startswith(LAYER_PREFIX)}
+    layers = {name: _apart(x, config.n_layers) for name, x in stacks.items()}
     return UnstackedParams(top, [{n: x[i].astype(dtype) for n, x in layers.items()} for i in range(config.n_layers)])
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _apart(stack, count: int):
+    """The entries of a stack. Its gradient is one stack of theirs; that of indexing would add up as many of zeros."""
+    return tuple(stack[i] for i in range(count))
+
+
+_apart.defvjp(lambda stack, count: (_apart(stack, count), None), lambda count, _, parts: (jnp.stack(parts),))
 
 
 def rotary(positions, config: ModelConfig):
