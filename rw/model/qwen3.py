@@ -27,8 +27,8 @@ from rw.sharding import constrain, whole_weight
 LAYER_PREFIX = "model.layers."
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
-# Without rematerialisation a scan first writes zeros for what the backward pass keeps, and copies each layer's part there
-# and back: up to this depth layers stand one after the other, though that takes longer to compile.
+# Without rematerialisation a scan first writes zeros for what the backward pass keeps, and copies each layer's part
+# there and back: up to this depth layers stand one after the other, though that takes longer to compile.
 MOST_UNROLLED = 8
 
 Params = dict[str, jax.Array]

@@ -148,12 +148,11 @@ def test_rematerialisation_changes_memory_and_no_gradient():
 @pytest.mark.parametrize("most, scans", [(1, 1), (2, 0)])  # CONFIG has two layers
 def test_few_layers_stand_one_after_the_other_and_give_what_the_scan_gives(most, scans, monkeypatch):
     monkeypatch.setattr(qwen3, "MOST_UNROLLED", most)
-    jaxpr = jax.make_jaxpr(lambda *batch: qwen3.hidden_states(PARAMS, CONFIG, *batch)[0])(
-        *rows(SEQUENCES, 12, (0,) * 3)
-    )
+    batch = rows(SEQUENCES, 12, (0, 0, 0))
+    jaxpr = jax.make_jaxpr(lambda *batch: qwen3.hidden_states(PARAMS, CONFIG, *batch)[0])(*batch)
     assert str(jaxpr).count("scan[") == scans
-    gradient = gradient_program.__wrapped__("none")(PARAMS, *rows(SEQUENCES, 12, (0, 0, 0)))
-    for name, x in gradient_program("nothing_saveable")(PARAMS, *rows(SEQUENCES, 12, (0, 0, 0))).items():
+    gradient = gradient_program.__wrapped__("none")(PARAMS, *batch)
+    for name, x in gradient_program("nothing_saveable")(PARAMS, *batch).items():
         np.testing.assert_allclose(gradient[name], x, atol=1e-5, err_msg=name)
 
 
