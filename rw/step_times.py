@@ -45,9 +45,8 @@ def device_times(row: Mapping[str, Any]) -> dict[str, float]:
     its verdict, or the learner had the device. `perf/learner_idle_share`: share of the step in which the learner had
     nothing to do; what it does while rollouts go on counts as work.
     """
-    kinds = [kind for kind in ("decode", "prefill") if f"sampler/{kind}_s" in row]
-    result = {f"perf/{kind}_s": row[f"sampler/{kind}_s"] for kind in kinds}
-    sampling = sum(result.values()) if len(kinds) == 2 else row["sampler/device_s"]
+    result = {f"perf/{kind}_s": row[f"sampler/{kind}_s"] for kind in ("decode", "prefill")}
+    sampling = sum(result.values())
     learning = row["sampler/idle_work_s"] + row["perf/train_s"]
     if row["perf/rollout_s"]:
         result["perf/decode_idle_share"] = _idle_share(sampling, row["perf/rollout_s"])

@@ -160,7 +160,9 @@ def test_scoring_is_reported_and_never_blocks_the_loop(two_steps):
 
 
 def test_a_row_says_where_the_time_of_its_step_went(two_steps):
-    for row in json_lines(two_steps / "metrics.jsonl"):
+    first, second = json_lines(two_steps / "metrics.jsonl")
+    assert first["perf/decode_s"] == 0 < second["perf/decode_s"] and second["perf/prefill_s"] > 0
+    for row in (first, second):
         seconds = {name.removeprefix("perf/"): value for name, value in row.items() if name.startswith("perf/")}
         assert sum(seconds[name] for name in ("rollout_s", "train_s", "publish_s")) <= seconds["step_s"]
         idle = seconds["wait_s"] + seconds["score_s"] + seconds["host_s"]
