@@ -5,6 +5,7 @@ What is fitted sees training questions alone. The encoder's package is imported 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Protocol
@@ -16,6 +17,7 @@ from sklearn.pipeline import Pipeline, make_pipeline, make_union
 from rw.errors import ConfigError, DataError
 
 WORD_BUCKETS = CHARACTER_BUCKETS = 2**10  # of few questions: twice as many learn nothing more, and cost time
+MODEL_FILES = ("modules.json", "config.json")  # of an encoder's directory, one of them at least
 
 
 class Embedding(Protocol):
@@ -52,9 +54,8 @@ class SentenceEncoder:
     def __init__(self, model: str, name: str = "encoder"):
         """Raises ConfigError where the package or the model is missing; nothing is downloaded."""
         self.name = name
-        if model.startswith((os.path.sep, ".", "~")) and not os.path.isdir(model):
-            raise ConfigError(f"--encoder {model} is no directory")
         try:
+            _check_is_there(model)
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise ConfigError(
@@ -69,3 +70,28 @@ class SentenceEncoder:
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         vectors = self._model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(vectors, np.float32)
+
+
+def _check_is_there(model: str) -> None:
+    """Raises ConfigError where nothing here can be that encoder: its package looks for it half a minute, elsewhere."""
+    if os.path.isdir(model):
+        if not any(os.path.isfile(os.path.join(model, name)) for name in MODEL_FILES):
+            raise ConfigError(f"--encoder {model}: there is no model in that directory, no {' or '.join(MODEL_FILES)}")
+    elif model.startswith((os.path.sep, ".", "~")):
+        raise ConfigError(f"--encoder {model} is no directory")
+    elif not _is_kept(model):
+        raise ConfigError(
+            f"--encoder {model}: there is no such directory, and this machine keeps no model of that name; name a "
+            f"directory, or fetch the model first: hf download {model}"
+        )
+
+
+def _is_kept(name: str) -> bool:
+    """Whether this machine keeps a model of the hub, whose own encoders may be named without their owner."""
+    from huggingface_hub import snapshot_download  # which sentence-transformers brings
+
+    for full in (name, f"sentence-transformers/{name}"):
+        with contextlib.suppress(OSError, ValueError):  # not there, or no name of a model
+            snapshot_download(full, cache_dir=os.environ.get("SENTENCE_TRANSFORMERS_HOME"), local_files_only=True)
+            return True
+    return False

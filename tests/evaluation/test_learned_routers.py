@@ -147,6 +147,7 @@ def test_every_single_call_baseline_answers_every_question_in_order(embedding):
 
 def test_an_encoder_without_its_package_is_refused_with_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"rw\[encoder\]"):
         SentenceEncoder(str(tmp_path))
 

@@ -39,13 +39,18 @@ def test_a_local_encoder_gives_vectors_of_length_one_by_text_alone(tiny_model):
 
 
 @pytest.mark.full
-def test_an_encoder_that_is_not_on_this_machine_is_not_fetched(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for model in (str(tmp_path / "empty"), "nobody/has-this-model"):
-        with pytest.raises(ConfigError, match="cannot be loaded from this machine"):
-            SentenceEncoder(model)
+def test_an_encoder_that_cannot_be_read_says_why(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="cannot be loaded from this machine: Unrecognized model"):
+        SentenceEncoder(str(tmp_path))
 
 
-def test_a_directory_that_is_not_there_is_refused_at_once():
+def test_what_is_no_encoder_is_refused_at_once_and_not_fetched(tmp_path):
     with pytest.raises(ConfigError, match="is no directory"):
         SentenceEncoder("/nowhere/at/all")
+    with pytest.raises(ConfigError, match=f"{tmp_path}: there is no model in that directory, no modules.json or"):
+        SentenceEncoder(str(tmp_path))
+    pytest.importorskip("huggingface_hub")
+    for model in ("nodir", "nobody/has-this-model", "no/such/place"):
+        with pytest.raises(ConfigError, match=f"{model}: there is no such directory, .* first: hf download {model}"):
+            SentenceEncoder(model)
