@@ -97,9 +97,10 @@ def test_rollouts_run_in_engine_and_barrier():
     assert row[:2] == (2, 64) and row[2] > 0
     rollouts.engine.stats()
     ends = rollouts.run(rollouts.asynchronous(trajectories, workers))
-    assert rollouts.engine.stats()["sampled_tokens"] == 17
+    freely = rollouts.engine.stats()
     barrier_s = rollouts.run(rollouts.turn_barrier(trajectories, workers))
-    assert rollouts.engine.stats()["sampled_tokens"] == 17
+    in_step = rollouts.engine.stats()
+    assert all(counters["sampled_tokens"] == 17 and not counters["compiled"] for counters in (freely, in_step))
     rollouts.run(workers.close())
     rollouts.generation.close()
     assert len(ends) == 3 and ends == sorted(ends) and ends[-1] >= 0.3
