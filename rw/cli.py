@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from rw.config_path import config_name
 from rw.errors import ConfigError, RwError
+from rw.typed_values import did_you_mean
 
 COMMANDS = {
     "train": "train a router; the same command continues a stopped run",
@@ -37,6 +38,7 @@ ALLOW_LIVE = "--allow-live"  # of these, too: short for --config.workers.allow_l
 WORKDIRS = {"evaluate": "_evaluation", "baselines": "_evaluation", "calibrate": "_calibration"}
 NO_SPEND = "--no-spend"  # of doctor
 OVERRIDE = "--config."
+NO_FLAG = "; config values are set as --config.section.key=value"
 OVERRIDES = "Any value of the config can be set as --config.section.key=value, e.g. --config.steps=20."
 
 
@@ -65,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if argv else 2
     command, rest = argv[0], argv[1:]
     if command not in COMMANDS:
-        print(f"rw: unknown command {command!r}; one of {', '.join(COMMANDS)}", file=sys.stderr)
+        hint = did_you_mean(command, COMMANDS) or f"; one of {', '.join(COMMANDS)}"
+        print(f"rw: unknown command {command!r}{hint}", file=sys.stderr)
         return 2
     return importlib.import_module(f"rw.{MODULES.get(command, command)}").main(rest)  # each loads only what it needs
 
@@ -80,6 +83,30 @@ class Arguments(NamedTuple):
     overrides: list[tuple[str, str]]  # (dotted key, text)
     workdir: str
     flags: argparse.Namespace  # the others
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes no abbreviations, and names a misspelt flag before it misses another one."""
+
+    def __init__(self, name: str, otherwise: str = "", **given):
+        """`name`: of the command; `otherwise`: what to say of a flag that is near none."""
+        self._flags: list[str] = []
+        self._otherwise = otherwise
+        super().__init__(**{"prog": f"rw {name}", "description": COMMANDS.get(name), "allow_abbrev": False, **given})
+
+    def add_argument(self, *names, **given) -> argparse.Action:
+        """As argparse does."""
+        self._flags += names
+        return super().add_argument(*names, **given)
+
+    def parse_known_args(self, args=None, namespace=None):
+        """As argparse does; ConfigError for a flag that there is not, with the nearest one."""
+        for word in args or ():
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and flag not in self._flags:
+                hint = did_you_mean(flag, self._flags, cutoff=0.75) or self._otherwise  # all of them begin with --
+                raise ConfigError(f"unknown argument {word!r}{hint}")
+        return super().parse_known_args(args, namespace)
 
 
 Body = Callable[[Arguments], int]  # -> exit code
@@ -107,9 +134,7 @@ def run_entry(
 
 def parse_arguments(name: str, argv: Sequence[str], add_flags: AddFlags | None = None) -> Arguments:
     """The arguments of a command; workdir defaults to runs/<name of the config file>, with _<NAME> of FILE:NAME."""
-    parser = argparse.ArgumentParser(
-        prog=f"rw {name}", description=COMMANDS[name], allow_abbrev=False, epilog=OVERRIDES
-    )
+    parser = Parser(name, otherwise=NO_FLAG, epilog=OVERRIDES)
     parser.add_argument("--config", required=True, help="FILE or FILE:NAME, a Python file with get_config()")
     parser.add_argument("--workdir", default="", help="directory of the run (default: runs/<config name>)")
     if name in ("train", "warmstart", "evaluate", "calibrate"):
@@ -125,7 +150,7 @@ def parse_arguments(name: str, argv: Sequence[str], add_flags: AddFlags | None =
     others, overrides = _apart(argv)
     known, unknown = parser.parse_known_args(others)
     if unknown:
-        raise ConfigError(f"unknown argument {unknown[0]!r}; config values are set as --config.section.key=value")
+        raise ConfigError(f"unknown argument {unknown[0]!r}{NO_FLAG}")
     if ALLOW_LIVE in others:
         overrides.insert(0, ("workers.allow_live", "true"))
     suffix = WORKDIRS.get(name, "")

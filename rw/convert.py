@@ -14,7 +14,7 @@ import jax
 
 from rw import progress
 from rw.aside import written_aside
-from rw.cli import COMMANDS
+from rw.cli import Parser
 from rw.errors import CheckpointError, ConfigError, RwError
 from rw.learner.checkpoint import ONE_FILE, save_params
 from rw.model.hf_config import CONFIG, is_hf, model_config, written_config
@@ -28,10 +28,10 @@ STORED = ("bfloat16", "float32")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
-    known = _parse(sys.argv[1:] if argv is None else argv)
     # Files alone are wanted, and an accelerator may be in use by a run, or have less memory than its host.
     jax.config.update("jax_platforms", "cpu")
     try:
+        known = _parse(sys.argv[1:] if argv is None else argv)
         if known.from_hf:
             import_hf(known.from_hf, known.to, known.dtype, known.overwrite)
         else:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="rw convert", description=COMMANDS["convert"], allow_abbrev=False)
+    parser = Parser("convert")
     parser.add_argument("--from-hf", metavar="DIR", help="a Hugging Face directory of a Qwen3, to import")
     parser.add_argument("--to", metavar="PATH", help="where its saved parameters go (init.path of a run)")
     parser.add_argument("--from", dest="source", metavar="PATH", help="saved parameters or a run's workdir, to export")

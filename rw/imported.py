@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rw.errors import ConfigError
+from rw.typed_values import did_you_mean, one_line
 
 
 def is_import_name(name: str) -> bool:
@@ -33,10 +34,15 @@ def imported(name: str, what: str) -> Any:
     if not is_import_name(name):
         raise ConfigError(f"{what} {name!r} is not of the form 'package.module:name'")
     try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's code: whatever it raises, the name and the reason are what helps
         hint = "; PYTHONPATH=. finds modules of the current directory" if isinstance(error, ModuleNotFoundError) else ""
-        raise ConfigError(f"{what} {name!r} cannot be loaded: {error}{hint}") from error
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise ConfigError(f"{what} {name!r} cannot be loaded: {reason}{hint}") from error
+    if not hasattr(module, attribute):
+        reason = f"module {module_name!r} has no attribute {attribute!r}{did_you_mean(attribute, dir(module))}"
+        raise ConfigError(f"{what} {name!r} cannot be loaded: {reason}")
+    return getattr(module, attribute)
 
 
 def imported_function(name: str, what: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -11,7 +10,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from rw.cli import COMMANDS
+from rw.cli import Parser
 from rw.errors import RwError, WorkdirError
 from rw.evaluation.report import write_whole
 from rw.evaluation.spending_tables import Books, sentences, tables
@@ -22,12 +21,12 @@ from rw.workers.ledger import read_ledger
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="rw ledger", description=COMMANDS["ledger"], allow_abbrev=False)
+    parser = Parser("ledger")
     parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="directory of a run, finished or not")
     parser.add_argument("--csv", metavar="FILE", help="write every figure there too, one row a summary")
     parser.add_argument("--json", metavar="FILE", help="write every figure there too, one object a run")
-    known = parser.parse_args(sys.argv[1:] if argv is None else argv)
     try:
+        known = parser.parse_args(sys.argv[1:] if argv is None else argv)
         books = [read_books(path) for path in known.workdirs]
         for path, text in ((known.csv, as_csv(books)), (known.json, as_json(books))):
             if path:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from rw import progress
+from rw.cli import Parser
 from rw.data import disjoint, prepared
 from rw.data.rows import data_files, read_rows
 from rw.data.source import Loaded, load, set_name, source_of
@@ -154,11 +155,10 @@ def _counted(queries: Sequence[Query], on_count: Callable[[int], None]) -> Itera
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="rw data prepare",
+    parser = Parser(
+        "data prepare",
         description="questions of a data set into one checked file; prepare what is held out first",
         epilog=f"data sets: {', '.join(SOURCES)}; custom are one's own rows: id, domain, prompt, answer, scorer",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--dataset", required=True, metavar="NAME", help="one of those below, or your own package.module:source")

@@ -3,19 +3,18 @@ side."""
 
 from __future__ import annotations
 
-import argparse
 import pathlib
 import sys
 from collections.abc import Sequence
 
-from rw.cli import COMMANDS
+from rw.cli import Parser
 from rw.errors import ConfigError, RwError
 from rw.evaluation import comparison, report, results
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="rw report", description=COMMANDS["report"], allow_abbrev=False)
+    parser = Parser("report")
     parser.add_argument("workdirs", nargs="+", metavar="WORKDIR", help="directory of a run, finished or not")
     parser.add_argument(
         "--out",
@@ -27,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--against", nargs="+", default=[], metavar="WORKDIR[:ARM]",
         help="evaluations whose arms those of the one WORKDIR are compared with, on the questions in common",
     )  # fmt: skip
-    known = parser.parse_args(sys.argv[1:] if argv is None else argv)
     try:
+        known = parser.parse_args(sys.argv[1:] if argv is None else argv)
         if len(known.workdirs) == 1:
             _report_one(known.workdirs[0], known.out, known.against)
         elif known.against:

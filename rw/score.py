@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rw import progress
-from rw.cli import COMMANDS
+from rw.cli import Parser
 from rw.data.prepared import is_prepared, read_queries
 from rw.data.source import load
 from rw.errors import ConfigError, DataError, FailureCause, InfrastructureFailure, OutageError, RwError
@@ -33,8 +33,8 @@ EXAMPLES = 3  # ids that are named of a kind of mistake
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, or 6 where some answers could not be judged, 2 where files cannot be used, or what
     shells give the signal that stopped it."""
-    known = _parse(sys.argv[1:] if argv is None else argv)
     try:
+        known = _parse(sys.argv[1:] if argv is None else argv)
         config = ScoringConfig(
             math_equality=known.math_equality, allow_weak_sandbox=known.allow_weak_sandbox, own=tuple(known.scorer)
         )
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="rw score", description=COMMANDS["score"], allow_abbrev=False)
+    parser = Parser("score")
     parser.add_argument("--dataset", required=True, metavar="NAME", help="of the questions, e.g. math or apps")
     parser.add_argument(
         "--queries", required=True, metavar="FILE", help="a file of `rw data prepare`, or of the set's own"

@@ -36,9 +36,14 @@ def build(cls: type, values: Mapping[str, Any], path: str) -> Any:
 def unknown_key(key: str, name: str, known: Iterable[str]) -> str:
     """What to say of a key that is not there: the nearest known name, or all of them."""
     known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known keys there: {', '.join(known) or 'none'}"
-    return f"unknown config key {key}; {hint}"
+    hint = did_you_mean(name, known, cutoff=0.4) or f"; known keys there: {', '.join(known) or 'none'}"
+    return f"unknown config key {key}{hint}"
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The end of a sentence that names the nearest known name; empty where none is near."""
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def one_line(error: Exception) -> str:

@@ -22,10 +22,16 @@ def test_the_form_of_a_name(name, is_one):
             imported(name, "advantage")
 
 
-def test_what_cannot_be_loaded_is_named_with_a_hint():
+def test_what_cannot_be_loaded_is_named_with_a_hint(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"scorer 'no_such_module:f' cannot be loaded: .*PYTHONPATH"):
         imported("no_such_module:f", "scorer")
     with pytest.raises(ConfigError, match="cannot be loaded: module 'rw.types' has no attribute 'Nothing'"):
         imported("rw.types:Nothing", "scorer")
+    with pytest.raises(ConfigError, match="has no attribute 'NO_MODES'; did you mean 'NO_MODE'"):
+        imported("rw.types:NO_MODES", "scorer")
+    (tmp_path / "broken_module.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="'broken_module:f' cannot be loaded: ZeroDivisionError: division by zero"):
+        imported("broken_module:f", "scorer")
     with pytest.raises(ConfigError, match="not a function but int"):
         imported_function("rw.types:NO_MODE", "scorer")

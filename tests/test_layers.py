@@ -7,8 +7,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent / "rw"
 LAYERS = {
-    "types": 0, "errors": 0, "imported": 0.5,
-    "core": 1, "sharding": 1, "metrics": 1, "protocol": 1, "typed_values": 1,
+    "types": 0, "errors": 0, "typed_values": 0.25, "imported": 0.5,
+    "core": 1, "sharding": 1, "metrics": 1, "protocol": 1,
     "scoring": 2, "data": 2, "workers": 2, "model": 2,
     "sampler": 3, "learner": 3, "simulation": 3,
     "rollout": 4,

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rw.errors import DataError, WorkdirError
+from rw.typed_values import did_you_mean
 from rw.types import POLICY_SEGMENTS, Group, ScoredTrajectory, Status, WorkerCall
 
 FOLDER = "evaluation"
@@ -233,7 +234,8 @@ def named_arms(reference: str) -> tuple[pathlib.Path, dict[str, ArmResult]]:
     if folder and arm:
         path = arm_path(folder, arm)
         if not path.is_file():
-            raise WorkdirError(f"no arm {arm!r} in {folder!r}: {path} is not there")
+            hint = did_you_mean(arm, [other.stem for other in path.parent.glob("*.jsonl")])
+            raise WorkdirError(f"no arm {arm!r} in {folder!r}: {path} is not there{hint}")
         return pathlib.Path(folder), {arm: read_arm(path)}
     if not (found := read_arms(reference)):
         raise WorkdirError(

@@ -31,8 +31,10 @@ def test_arguments_and_default_workdir():
 
 
 def test_unknown_arguments_are_refused():
-    with pytest.raises(ConfigError, match="unknown argument '--wrkdir=x'"):
-        cli.parse_arguments("train", ["--config", "a.py", "--wrkdir=x"])
+    with pytest.raises(ConfigError, match="unknown argument '--wrkdir=x'; did you mean '--workdir'"):
+        cli.parse_arguments("train", ["--wrkdir=x"])  # said before that --config is missing
+    with pytest.raises(ConfigError, match="unknown argument '--steps'; config values are set as --config"):
+        cli.parse_arguments("train", ["--config", "a.py", "--steps", "3"])
     with pytest.raises(ConfigError, match="needs a value"):
         cli.parse_arguments("train", ["--config", "a.py", "--config.b"])
 
@@ -60,8 +62,25 @@ def test_errors_are_one_line_and_an_exit_code(capsys, tmp_path):
 
 def test_unknown_command(capsys):
     assert cli.main(["trian"]) == 2
-    assert "unknown command 'trian'" in capsys.readouterr().err
+    assert "unknown command 'trian'; did you mean 'train'?" in capsys.readouterr().err
     assert cli.main([]) == 2 and cli.main(["--help"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["evaluate", "--config", TINY, "--checkpont", "x"], "--checkpoint"),
+        (["report", "--agianst", "a"], "--against"),
+        (["ledger", "--cvs", "a"], "--csv"),
+        (["convert", "--form", "a"], "--from"),
+        (["score", "--datset", "math"], "--dataset"),
+        (["data", "prepare", "--imput=a"], "--input"),
+    ],
+)
+def test_every_command_names_the_flag_that_is_nearest_to_a_misspelt_one(words, near, capsys):
+    assert cli.main(words) == 2
+    error = capsys.readouterr().err
+    assert f"did you mean '{near}'?" in error and error.startswith("rw ") and error.count("\n") == 1
 
 
 def test_missing_key_variable_is_named(capsys, tmp_path):

@@ -137,8 +137,8 @@ def test_other_evaluations_are_compared_on_common_questions(whole, made, tmp_pat
 
 def test_what_cannot_be_compared_is_refused(whole, made, tmp_path, unpainted):
     workdir, _ = whole
-    with pytest.raises(WorkdirError, match="no arm 'nobody'"):
-        write_results(workdir, tmp_path, against=[f"{workdir}:nobody"])
+    with pytest.raises(WorkdirError, match="no arm 'oracl' .*; did you mean 'oracle'"):
+        write_results(workdir, tmp_path, against=[f"{workdir}:oracl"])
     with pytest.raises(WorkdirError, match="no arm to compare with"):
         write_results(workdir, tmp_path, against=[str(tmp_path / "nowhere")])
     with pytest.raises(WorkdirError, match="no arm was evaluated"):
