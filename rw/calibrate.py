@@ -38,7 +38,7 @@ from rw.learner.state import fingerprint
 from rw.memory import check_memory, evaluation_memory
 from rw.parts import Parts
 from rw.processes import joined
-from rw.questions import QueryBatches
+from rw.questions import QueryBatches, query_batches
 from rw.run_config import RunConfig
 from rw.sampler.engine import SamplerEngine
 from rw.saved_router import RouterPlace, find_router
@@ -74,6 +74,7 @@ def _dry_run(given: Arguments) -> int:
     flags = given.flags
     find_router(flags.checkpoint, flags.step)
     config = calibration_config(load_config(given.config, given.overrides), flags.rollouts)
+    check_queries(config, flags.queries)
     return dry_run_calibration(config, given.workdir, flags.queries)
 
 
@@ -94,12 +95,18 @@ def calibrate(
     Raises:
         RwError: before anything is spent, where config, workdir or router cannot be used.
     """
-    if queries < 1:
-        raise ConfigError(f"--queries {queries} must be at least 1")
+    check_queries(config, queries)
     after_stop = "the same command continues the calibration"
     with joined(place) as processes:
         body = functools.partial(run, router=router, queries=queries)
         return run_interruptible(config, workdir_path, body, after_stop, processes, trains=False)
+
+
+def check_queries(config: RunConfig, queries: int) -> None:
+    """Raises ConfigError or DataError where there are not so many different training questions."""
+    if queries < 1:
+        raise ConfigError(f"--queries {queries} must be at least 1")
+    training_queries(query_batches(config), config.queries_per_batch, queries)
 
 
 async def run(parts: Parts, router: RouterPlace, queries: int) -> None:

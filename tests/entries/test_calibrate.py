@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from rw import cli
+from rw import calibrate, cli
 from rw.calibrate import training_queries
 from rw.config import as_dict, load_config
 from rw.errors import ConfigError, DataError
@@ -123,6 +123,18 @@ def test_a_dry_run_counts_the_rollouts(tmp_path, capsys):
     assert cli.main([*arguments, "--queries", "16", "--rollouts", "2", "--dry-run"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "calibration" in line)
     assert " 32 " in line and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_more_questions_than_there_are_to_train_on_are_refused_before_the_directory_is_made(
+    tmp_path, capsys, monkeypatch, dry
+):
+    few = [Query(f"q{k}", "any", "any", f"{k}?", "1") for k in range(6)]
+    monkeypatch.setattr(calibrate, "query_batches", lambda config: lambda b, size: few)
+    given = ["calibrate", "--config", str(TINY), "--workdir", str(tmp_path / "out"), "--checkpoint", "quickstart"]
+    assert cli.main([*given, *dry]) == 2
+    assert "--queries 128: there are 6 different questions to train on; take as many" in capsys.readouterr().err
+    assert cli.main([*given, *dry, "--queries", "0"]) == 2 and not (tmp_path / "out").exists()
 
 
 def test_a_router_of_another_shape_is_refused_before_anything_is_asked(tmp_path, capsys):
