@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import copy
+import dataclasses
 import json
 import pathlib
 import statistics
@@ -69,11 +71,9 @@ async def measure(known: argparse.Namespace, more: Sequence[str]) -> dict[str, l
             workdir = stack.enter_context(Workdir(pathlib.Path(folder) / regime))
             parts = await stack.enter_async_context(open_parts(config, workdir))
             trainer = Trainer(parts, await initial_router(parts), resolve(config.advantage.function))
-            await stack.enter_async_context(trainer)
+            trainers[regime] = await stack.enter_async_context(trainer)
             await trainer.resume()
-            await parts.device.run(trainer.learner.warm_up, trainer.state)
-            await trainer.engine.warm_up()
-            trainers[regime] = trainer
+        await compile_once(trainers)
         rows = {regime: [] for regime in REGIMES}
         for step in range(known.warm + known.steps):
             for regime in REGIMES if step % 2 else REGIMES[::-1]:
@@ -85,6 +85,16 @@ async def measure(known: argparse.Namespace, more: Sequence[str]) -> dict[str, l
                 early = f"{row['perf/early_reference']:.2f} {row['perf/early_gradient']:.2f}"
                 print(f"step {step + 1} {regime:8} {seconds}  early {early}", flush=True)
     return rows
+
+
+async def compile_once(trainers: dict[str, Trainer]) -> None:
+    """All shapes before the first step; both regimes use the programs of one learner."""
+    stream, collect = trainers["stream"], trainers["collect"]
+    collect.learner = copy.copy(stream.learner)
+    collect.learner.config = dataclasses.replace(stream.learner.config, regime="collect")
+    await stream.parts.device.run(stream.learner.warm_up, stream.state)
+    for trainer in trainers.values():
+        await trainer.engine.warm_up()
 
 
 def report(rows: dict[str, list[dict[str, float]]], known: argparse.Namespace) -> dict[str, object]:
