@@ -98,6 +98,16 @@ def test_keys_of_a_cache_are_read_up_to_each_query(backend):
     np.testing.assert_allclose(out, oracle(QUERY[:, :3], KEY, VALUE, query_index, key_index), atol=1e-5)
 
 
+def test_rows_with_prefixes_are_the_same_program_under_a_kernels_name():
+    def program(backend):
+        options = {"query_prefixes": PREFIXES, "backend": backend, "chunk": 5, "whole_rows": True}
+        return str(jax.make_jaxpr(lambda *a: attend(*a, INDEX, INDEX, CONTINUED, CONTINUED, **options))(*arrays))
+
+    arrays = (QUERY, KEY, VALUE)
+    for backend in ("splash", "pallas_gpu", "cudnn"):
+        assert program(backend) == program("chunked_xla") != program("xla")
+
+
 def temporaries(backend, length):
     shapes = [(1, length, 2, 8), (1, 2, length, 8), (1, 2, 8, length)]
     index = jnp.arange(length, dtype=jnp.int32)[None]
