@@ -89,7 +89,8 @@ class EngineConfig:
                     f"engine.kv_bytes={self.kv_bytes}: {whose} of {self.longest} tokens may take "
                     f"{(least + 1) * page_bytes}; raise it, or lower the last of engine.lengths"
                 )
-        return min(limit, self.decode_widths[0] * pages_for(self.lengths[0], self.page_tokens)), limit
+        # What the widest dispatch of the shortest rows needs: every size in between costs programs of its own.
+        return min(limit, self.decode_widths[-1] * pages_for(self.lengths[0], self.page_tokens)), limit
 
     def single_shapes(self) -> EngineConfig:
         """These settings with the largest of each list of shapes alone."""

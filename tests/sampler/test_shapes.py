@@ -1,5 +1,7 @@
 """Bucket choice, and settings that do not fit together."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,7 @@ def test_smallest_sufficient_length_or_the_largest():
     "settings, message",
     [
         ({"slots": 0}, "engine.slots=0"),
+        ({"page_tokens": 0}, "engine.page_tokens=0"),
         ({"steps_per_dispatch": 0}, "engine.steps_per_dispatch=0"),
         ({"lengths": (256, 128)}, r"engine.lengths=\(256, 128\)"),
         ({"lengths": ()}, r"engine.lengths=\(\)"),
@@ -50,6 +53,15 @@ def test_smallest_sufficient_length_or_the_largest():
 def test_settings_that_do_not_fit_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         EngineConfig(**settings)
+
+
+def test_pool_goes_from_one_wide_dispatch_to_all_slots_or_its_budget():
+    config = EngineConfig(slots=20, lengths=(128, 512), decode_widths=(2, 8), page_tokens=64)
+    assert config.pool_pages(1000) == (16, 20 * 9)
+    assert dataclasses.replace(config, kv_bytes=50_999).pool_pages(1000) == (16, 49)
+    assert dataclasses.replace(config, kv_bytes=10_000).pool_pages(1000) == (9, 9)
+    with pytest.raises(ConfigError, match=r"kv_bytes=9999: a context of 512 tokens may take 10000; raise it"):
+        dataclasses.replace(config, kv_bytes=9_999).pool_pages(1000)
 
 
 def test_lists_from_a_file_become_tuples():
