@@ -167,8 +167,9 @@ class Embedding(nn.Module):
         weight = self.param("weight", init, shape, jnp.dtype(self.config.param_dtype))
         # First where the table lies, each device its own features of its ids, for rows of all fsdp: otherwise the
         # compiler would gather the whole table, or the whole batch.
-        hidden = constrain(weight[constrain(tokens, "rows", "length")], "rows", "length", "embed")
-        return _split_rows(hidden.astype(self.config.compute_dtype))
+        with jax.named_scope("embed"):
+            hidden = constrain(weight[constrain(tokens, "rows", "length")], "rows", "length", "embed")
+            return _split_rows(hidden.astype(self.config.compute_dtype))
 
 
 class Backbone(nn.Module):
