@@ -393,8 +393,7 @@ def check_arms(config: RunConfig) -> None:
         wanted = getattr(config.evaluation, name)
         if not wanted or not (name == "test_queries" or config.evaluation.validates):
             continue
-        if config.data.source == "nq6" and wanted > getattr(config.data, name):
-            held_out = getattr(config.data, name)
+        if config.data.source == "nq6" and wanted > (held_out := getattr(config.data, name)):
             raise ConfigError(f"evaluation.{name}={wanted} is more than data.{name}={held_out}, which are held out")
         files, off = name.replace("queries", "files"), "every" if name == "validation_queries" else name
         if config.data.source == "files" and not getattr(config.data, files):
