@@ -81,7 +81,10 @@ def _read(path: pathlib.Path, use: Callable[[Mapping[str, Any]], Any]) -> list[A
             for number, line in enumerate(file, start=1):  # noqa: B007, the error below names it
                 found.append(use(json.loads(line)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} line {number}: no trajectory ({type(error).__name__}: {error})") from error
+        raise DataError(
+            f"{path} line {number}: no trajectory ({type(error).__name__}: {error}); restore the file, or remove it to "
+            "have a report without what was said"
+        ) from error
     return found
 
 

@@ -62,7 +62,7 @@ def test_damaged_files_name_their_line(tmp_path):
     path = trajectories_path(tmp_path, "trained")
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"query_id": "other"}) + "\n{}\n")
-    with pytest.raises(DataError, match="line 2: no trajectory"):
+    with pytest.raises(DataError, match="line 2: no trajectory .*; restore the file, or remove it"):
         shown(tmp_path, {"trained": ArmResult("trained", {}, (outcome(0),))})
 
 
