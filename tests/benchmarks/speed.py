@@ -276,6 +276,11 @@ def table(report: dict[str, Any]) -> str:
     text += [
         f"- logits on {row['shape']}, {row['environment']}: {row['error']:.1e} from rw's" for row in report["logits"]
     ]
+    for measured in report["work"]:
+        norms = [
+            f"{row['name']} {row['first']['grad_norm']:.5g}" for row in measured["rows"] if "grad_norm" in row["first"]
+        ]
+        text += [f"- norm of the first gradient on {measured['shape']}: {', '.join(norms)}"] if norms else []
     heads = ["work", "who", "s", "rate", "CPU s", "floor / s", "s / rw's s, round by round"]
     text += ["", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     text += [line for measured in report["work"] for line in lines(measured)]
