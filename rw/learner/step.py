@@ -40,7 +40,6 @@ from rw.learner.policy_loss import LOSS_TERMS, PolicyLoss
 from rw.learner.programs import GradientSum, advance, make_update, say_if_skipped
 from rw.learner.streamed_gradient import StreamedSums
 from rw.learner.streaming import (
-    NOTHING,
     REGIMES,
     Results,
     RowKey,
@@ -48,6 +47,7 @@ from rw.learner.streaming import (
     check_same_rows,
     declaration_config,
     declarations,
+    nothing,
     piece_config,
     portions,
     row_keys,
@@ -177,7 +177,7 @@ class Learner:
         batch, advantages, rows = self._rows(groups, cold_start)
         keyed = dict(zip(row_keys(_in_order(groups), batch), rows, strict=True))
         early = (0, 0) if work is None else work.counts
-        done = NOTHING if work is None else work.results(groups, keyed)
+        done = nothing() if work is None else work.results(groups, keyed)
         check_same_rows(done.rows, keyed, self._advantage_name)
         counts = token_counts(rows)
         late = {key: row for key, row in keyed.items() if key not in done.rows}
@@ -260,9 +260,11 @@ class Learner:
             total, micro = self._compile_shape(total, state.params, length, policy, config)
             if policy == min(config.policy_buckets[0], length):  # declarations are short
                 total = self._support.compile(state.params, micro, total)
-                if streams:
-                    total, _ = self._compile_shape(total, state.params, length, policy, declaration_config(config))
             micros.append(micro)
+        if streams:
+            declared = declaration_config(config)
+            for length, policy in declared.shapes():
+                total, _ = self._compile_shape(total, state.params, length, policy, declared)
         of_pieces = piece_config(config, self.placement.ways)
         if of_pieces != config:
             micros = []
@@ -278,8 +280,8 @@ class Learner:
         micro = self.placement.batch(empty_micro_batch(length, policy, config))
         if self._reads_reference:
             self.reference_logprobs(micro)
-        nothing, weights = TokenCounts(*(np.float32(0),) * 3), np.zeros(len(LOSS_TERMS), np.float32)
-        return self._gradient.add(total, params, micro, nothing, weights)[0], micro
+        zero, weights = TokenCounts(*(np.float32(0),) * 3), np.zeros(len(LOSS_TERMS), np.float32)
+        return self._gradient.add(total, params, micro, zero, weights)[0], micro
 
     @property
     def _reads_reference(self) -> bool:
@@ -342,7 +344,7 @@ class Learner:
     def _settle(self, params: Any, done: Results, normalisers: TokenCounts) -> tuple[Any, float, dict[str, float]]:
         """(gradient, value, terms) of the rows that were streamed: their sums divided, and the pass over first turns
         where the sums hold no mode tokens. (None, 0, nothing) where none was."""
-        if done.total is None:
+        if not done.total:
             return None, 0.0, {}
         total, terms = self._streamed.divided(done, normalisers)
         kl_coefficient = self.config.loss.kl_coefficient

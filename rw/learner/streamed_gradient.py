@@ -77,14 +77,15 @@ class StreamedSums:
         return StreamedGradient(lambda: self._zeros(params, 1), add, is_whole=has_one_divisor)
 
     def divided(self, done: Results, normalisers: TokenCounts) -> tuple[Any, dict[str, float]]:
-        """(gradient of the weighted loss, loss terms) of the rows that were streamed; `done.total` is given away."""
+        """(gradient of the weighted loss, loss terms) of the rows that were streamed; takes `done.total` out."""
+        first, *others = done.total.pop()
         if done.is_whole:
             factors, divisors = (1 / float(normalisers.kl),), (float(normalisers.kl),) * len(LOSS_TERMS)
         else:
             # No inner token at all leaves a sum of 0, whatever it is divided by.
             divisors = (1.0, max(float(normalisers.inner), 1.0), float(normalisers.kl))
-            factors = (1 / divisors[1], self._kl_coefficient / divisors[2])[: len(done.total)]
-        total = self._combine(done.total[0], done.total[1:], factors)
+            factors = (1 / divisors[1], self._kl_coefficient / divisors[2])[: 1 + len(others)]
+        total = self._combine(first, tuple(others), factors)
         summed = LOSS_TERMS if done.is_whole else INNER_TERMS
         sums = {name: sum(terms[name] for terms in done.terms) if name in summed else 0.0 for name in LOSS_TERMS}
         return total, {name: sums[name] / divisor for name, divisor in zip(LOSS_TERMS, divisors, strict=True)}

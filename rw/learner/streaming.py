@@ -153,7 +153,8 @@ class Results(NamedTuple):
 
     references: Mapping[RowKey, np.ndarray]  # log π_ref of each row's policy tokens
     rows: Mapping[RowKey, Row]  # whose gradients are in `total`
-    total: tuple[Any, ...] | None  # gradient sums, one a divisor; None where no row is in them
+    # The gradient sums, one a divisor; nothing where no row is in them. Who takes them takes them out: they are large.
+    total: list[tuple[Any, ...]]
     terms: Sequence[Mapping[str, float]]  # undivided sums of the loss terms, one mapping a micro-batch
     records: Sequence[Any]  # diagnostics.TokenRecord, one a micro-batch
     slots: int  # token slots of these micro-batches, padding included
@@ -161,7 +162,9 @@ class Results(NamedTuple):
     is_whole: bool  # whether `total` has all loss terms of a row, or those of its inner tokens alone
 
 
-NOTHING = Results({}, {}, None, (), (), 0, 0, is_whole=True)
+def nothing() -> Results:
+    """Of a step in which nothing was begun early."""
+    return Results({}, {}, [], (), (), 0, 0, is_whole=True)
 
 
 class StreamedGradient(NamedTuple):
@@ -250,14 +253,16 @@ class StepWork:
         if self._references and (lacking := {key: rows[key] for key in rows if key not in self._references}):
             self._refer_rows(portions(lacking, self._config, by_length=not self._in_order), self._config)
         is_whole = self._gradient is None or self._gradient.is_whole
-        sums, sizes = (self._total, self._terms, self._records), (self._slots, self._held_tokens)
+        total, self._total = [] if self._total is None else [self._total], None
+        sums, sizes = (total, self._terms, self._records), (self._slots, self._held_tokens)
         return Results(self._references, self._rows, *sums, *sizes, is_whole)
 
     def _piece(self, rest: bool) -> bool:
         self._unpack()
         if portion := self._to_refer.take(rest):
             self._refer_rows([portion], self._piece_config)
-            self._to_learn.add(dict(zip(portion.keys, portion.rows, strict=True)))
+            if self._gradient is not None:
+                self._to_learn.add(dict(zip(portion.keys, portion.rows, strict=True)))
         elif self._gradient is not None and (portion := self._to_learn.take(rest)):
             self._learn(portion)
         else:

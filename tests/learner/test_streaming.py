@@ -11,17 +11,18 @@ import pytest
 from rw.core.advantages import AdvantageConfig, comet
 from rw.core.losses import LossConfig
 from rw.errors import ConfigError
-from rw.learner.batch import BatchConfig
+from rw.learner.batch import BatchConfig, plain_rows, policy_positions
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
+from rw.learner.streaming import RowQueue, declarations
 from rw.types import Segment, Status
 
 from .conftest import MODEL, make_groups, mode_candidates, relative_difference, replace_rollout
 
 LAMBDA = 0.4
 CONFIG = LearnerConfig(
-    batch=BatchConfig(micro_batch=4, length_buckets=(40, 64), policy_buckets=(64,), logprob_chunk=16),
+    batch=BatchConfig(micro_batch=4, length_buckets=(64,), policy_buckets=(24,), logprob_chunk=16),
     loss=LossConfig(kl_coefficient=0.05),
     advantage=AdvantageConfig(0.3),
     regime="stream",
@@ -172,15 +173,58 @@ def test_advantages_that_look_beyond_a_group_are_refused(stream, reference_param
     ids=["without_kl", "one_token_mean", "packed", "shared", "old_policy_of_the_sampler"],
 )
 def test_variants_of_the_loss_and_of_rows(reference_params, params, groups, change):
-    for deterministic in (False, True):
-        config = dataclasses.replace(CONFIG, deterministic=deterministic, **change)
-        learner = Learner(MODEL, OPTIMIZER, reference_params, config)
-        expected = learner.step(init_state(params, OPTIMIZER, 0), groups, cold_start=False, **SUPPORT)
+    learner = Learner(MODEL, OPTIMIZER, reference_params, dataclasses.replace(CONFIG, **change))
+    for one in (learner, variant(learner, deterministic=True)):
+        expected = one.step(init_state(params, OPTIMIZER, 0), groups, cold_start=False, **SUPPORT)
         for early in (3, 6):
-            check_alike(streamed(learner, params, groups, early, **SUPPORT), expected)
+            check_alike(streamed(one, params, groups, early, **SUPPORT), expected)
 
 
 def test_parameters_and_reference_stay_as_they_are_while_pieces_run(stream, params, groups):
     before = fingerprint((params, stream.reference_params))
     streamed(stream, params, groups, 6)
     assert fingerprint((params, stream.reference_params)) == before
+
+
+def rows_by_key(groups):
+    return {(g.index, k): row for g in groups for k, row in enumerate(plain_rows([s.trajectory for s in g.rollouts]))}
+
+
+def test_rows_are_taken_in_their_order_or_the_longest_first(groups):
+    rows = rows_by_key(groups[:2])  # eight, for micro-batches of four
+    first, *others = list(rows)
+    for in_order in (True, False):
+        queue = RowQueue(CONFIG.batch, in_order)
+        queue.add({first: rows[first]})
+        assert queue.take(rest=False) is None
+        queue.add({key: rows[key] for key in others})
+        taken = [queue.take(rest=False), queue.take(rest=True)]
+        assert queue.take(rest=True) is None
+        keys = [key for portion in taken for key in portion.keys]
+        lengths = [[len(row.tokens) for row in portion.rows] for portion in taken]
+        assert sorted(keys) == list(rows) and (keys == list(rows)) == in_order
+        assert in_order or min(lengths[0]) >= max(lengths[1])
+
+
+def test_in_order_what_shares_a_micro_batch_does_not_depend_on_when_it_is_taken(groups):
+    rows = rows_by_key(groups[:3])
+    eager, late = RowQueue(CONFIG.batch, in_order=True), RowQueue(CONFIG.batch, in_order=True)
+    taken = []
+    for key, row in rows.items():
+        for queue in (eager, late):
+            queue.add({key: row})
+        taken.append(eager.take(rest=False))
+    assert [p.keys for p in taken if p] == [late.take(rest=False).keys for _ in range(3)]
+
+
+def test_a_declaration_ends_with_the_last_mode_token_and_has_no_other_policy_token(groups):
+    rows = rows_by_key(groups)
+    references = {key: np.arange(policy_positions(row.segments).size) for key, row in rows.items()}
+    declared, known = declarations(rows, references)
+    free = {(group.index, k) for group in groups for k in range(4) if group.forced_mode is None}
+    assert declared.keys() == known.keys() == free
+    for key, row in declared.items():
+        kept = policy_positions(row.segments)
+        assert kept[-1] == len(row.tokens) - 1 and set(row.segments[kept]) == {Segment.MODE}
+        np.testing.assert_array_equal(row.tokens, rows[key].tokens[: len(row.tokens)])
+        np.testing.assert_array_equal(known[key], np.arange(kept.size))  # the first policy tokens are the mode's
