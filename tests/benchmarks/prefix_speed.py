@@ -39,12 +39,14 @@ def measure(shape: str, prompt: int, rounds: int) -> dict[str, Any]:
         prefill_tokens=ROLLOUTS * prompt,
     )
     generation = speed_ours.Generation(work.SHAPES[shape], config)
-    texts = np.random.default_rng(0).integers(3, work.SHAPES[shape].vocab, (ROLLOUTS, prompt), dtype=np.int32)
+    lots, vocab = np.random.default_rng(0), work.SHAPES[shape].vocab
     runs, seconds = itertools.count(), {kind: [] for kind in KINDS}
 
     async def first_tokens(kind: str) -> None:
-        run = next(runs)
-        apart = kind == "apart"
+        run, apart = next(runs), kind == "apart"
+        texts = lots.integers(
+            3, vocab, (ROLLOUTS, prompt), dtype=np.int32
+        )  # new ones: the engine keeps what it can use
         episodes = [EpisodeId(run, f"q{i if apart else 0}", i) for i in range(ROLLOUTS)]
         asked = [TurnRequest(e, 0, texts[e.rollout if apart else 0], prompt, 1, ()) for e in episodes]
         await asyncio.gather(*(generation.engine.generate(request) for request in asked))

@@ -77,6 +77,10 @@ class Rollouts:
         start = place * 977 % (len(self._ids) - tokens)
         return self._ids[start : start + tokens]
 
+    def _prompt(self, run: int, index: int) -> np.ndarray:
+        """New in every run: the engine keeps prompts that it may meet again."""
+        return self._text(1009 * run + index // GROUP, LENGTHS.prompt)
+
     def token_times(self, slots: Sequence[int], contexts: Sequence[int], tokens: int) -> list[tuple[int, int, float]]:
         """(slots at work, context, seconds of one token of each): what so many tokens more take than one dispatch."""
         few = self.engine.config.steps_per_dispatch
@@ -102,7 +106,7 @@ class Rollouts:
         started, run = time.perf_counter(), next(self._runs)
 
         async def one(index: int) -> float:
-            context = self._text(index // GROUP, LENGTHS.prompt)
+            context = self._prompt(run, index)
             for place, turn in enumerate(trajectories[index]):
                 context = await self._turn(run, index, place, turn, context)
                 if turn.worker_s is not None:
@@ -115,7 +119,7 @@ class Rollouts:
     async def turn_barrier(self, trajectories: Sequence[simulation.Trajectory], workers: SlowWorkers) -> float:
         """Seconds of all trajectories, where all turns of a round, and then all its calls, end before the next."""
         started, run = time.perf_counter(), next(self._runs)
-        contexts = {i: self._text(i // GROUP, LENGTHS.prompt) for i in range(len(trajectories))}
+        contexts = {i: self._prompt(run, i) for i in range(len(trajectories))}
         for place in range(max(map(len, trajectories))):
             alive = [i for i in contexts if len(trajectories[i]) > place]
             turns = [self._turn(run, i, place, trajectories[i][place], contexts[i]) for i in alive]
