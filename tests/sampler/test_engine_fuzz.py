@@ -21,7 +21,9 @@ pytestmark = pytest.mark.full
 @pytest.mark.parametrize("seed", range(6))
 async def test_random_pauses_cancellations_and_lengths(make_engine, plain, episodes, seed):
     draw = random.Random(seed)
-    engine = await make_engine(slots=5, lengths=(64, 128), decode_widths=(2, 4), steps_per_dispatch=1 + seed % 4)
+    shapes = {"lengths": (64, 128), "decode_widths": (2, 4), "steps_per_dispatch": 1 + seed % 4}
+    budget = 30 * 8 * 384 if seed % 2 else None  # a page is 8 tokens of 384 bytes, a longest context 17 of them
+    engine = await make_engine(slots=5, kv_bytes=budget, **shapes)
     names = [(f"q{i % 7}", i) for i in range(60)]
     length = {f"q{i}": draw.choice((1, 2, 9, 17, 60)) for i in range(7)}
 
@@ -44,6 +46,8 @@ async def test_random_pauses_cancellations_and_lengths(make_engine, plain, episo
     assert all(slot.state is SlotState.FREE for slot in engine._table.slots)
     finished = [(name, record) for name, record in zip(names, records, strict=True) if record is not None]
     assert len(finished) > 20
+    assert bool(engine.stats()["requeued_turns"]) <= bool(budget)
+    assert engine._table.pages.in_use == sum(len(prompt.pages) for prompt in engine._table._prompts.values())
     for name, record in finished:
         want = await episodes.run(plain, *name, prompt_length=length[name[0]])
         np.testing.assert_array_equal(record.tokens, want.tokens)
