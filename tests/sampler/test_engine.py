@@ -92,6 +92,14 @@ async def test_turn_ends_with_its_last_sampled_token(make_engine, episodes, byte
     assert {record.turns[0][1].stop for record in got.values()} == set(StopReason)
 
 
+async def test_dispatch_ends_where_every_row_has(make_engine, episodes):
+    engine = await make_engine()
+    got = await episodes.run_all(engine, [("one", 0), ("two", 0)], turns=1, max_tokens=2)
+    stats = engine.stats()
+    assert 0 < stats["decode_steps"] <= 2 < engine.config.steps_per_dispatch
+    assert stats["sampled_tokens"] == sum(len(sampled(record)[0]) for record in got.values())
+
+
 async def test_paused_episode_keeps_its_cache_and_prompts_are_prefilled_once(make_engine, episodes):
     engine = await make_engine()
     got = await episodes.run_all(engine, EIGHT)
