@@ -78,8 +78,11 @@ class Limit:
 
 
 def device_memory(config: RunConfig) -> DeviceMemory:
-    """What training takes of each device under `config.mesh`. Raises ConfigError where a parameter does not divide over
-    the mesh."""
+    """What training takes of each device under `config.mesh`; at least, where `batch.micro_batch` is to be measured.
+    Raises ConfigError where a parameter does not divide over the mesh."""
+    if not config.batch.micro_batch:  # no measured size is below one row a device
+        least = dataclasses.replace(config.batch, micro_batch=config.mesh.data * config.mesh.fsdp)
+        config = dataclasses.replace(config, batch=least)
     mesh, model = abstract_mesh(config.mesh), config.model
     shapes = shapes_of(model)
     split = param_shardings(mesh, shapes)

@@ -50,6 +50,7 @@ from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
 from rw.learner.streaming import StepWork
 from rw.memory import check_memory
+from rw.micro_batch import with_micro_batch
 from rw.parts import Parts
 from rw.processes import joined
 from rw.questions import passes, passes_line, recorded_config
@@ -116,6 +117,7 @@ def train(
 
 async def run(parts: Parts, advantage: AdvantageFunction, profile: Collection[int]) -> None:
     """From the first step, or the last checkpoint, to the last step."""
+    parts.config = await parts.device.run(with_micro_batch, parts)
     await parts.device.run(check_memory, parts.config)
     initial = await initial_router(parts)
     async with await parts.device.run(Trainer, parts, initial, advantage, profile) as trainer:

@@ -31,6 +31,7 @@ from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.state import init_state
 from rw.learner.supervised import SupervisedConfig, SupervisedLearner
 from rw.memory import check_memory
+from rw.micro_batch import with_micro_batch
 from rw.model.copying import wire_copying
 from rw.model.qwen3 import init_params
 from rw.parts import Parts
@@ -115,6 +116,7 @@ def identity(parts: Parts) -> dict[str, Any]:
 
 async def make_warm_start(parts: Parts) -> Any:
     """Trains fresh parameters on what the config names: demonstrations on the run's own questions, or on drills."""
+    parts.config = await parts.device.run(with_micro_batch, parts)
     if parts.config.warmstart.policy != "drills":
         return await learn_demonstrations(parts)
     async with drilled(parts) as practice:

@@ -40,7 +40,7 @@ PACKINGS = ("none", "packed", "shared")
 class BatchConfig:
     """Shapes of a micro-batch. Every pair of a length and a policy bucket that occurs is one compilation."""
 
-    micro_batch: int = 8  # rows of a micro-batch, on all devices together
+    micro_batch: int = 8  # rows of a micro-batch, on all devices together; 0: rw train measures which number suits it
     # none: one sequence a row | packed: several, which see nothing of each other | shared: packed, and what the
     # sequences of a query begin with lies in their row once
     packing: str = "none"
@@ -50,9 +50,9 @@ class BatchConfig:
     old_policy: str = "current"  # π_old: current = π_θ itself, so the ratio is 1; sampler = the sampler's log-probs
 
     def __post_init__(self):
-        for name in ("micro_batch", "logprob_chunk"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"batch.{name}={getattr(self, name)} must be at least 1")
+        for name, least in (("micro_batch", 0), ("logprob_chunk", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"batch.{name}={getattr(self, name)} must be at least {least}")
         for name in ("length_buckets", "policy_buckets"):
             buckets = getattr(self, name)
             if not buckets or min(buckets) < 1 or list(buckets) != sorted(set(buckets)):
