@@ -172,5 +172,5 @@ def test_a_dry_run_needs_no_weights_and_no_key(tmp_path, capsys, monkeypatch, pr
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     assert cli.main(["train", "--config", PATH, "--workdir", str(tmp_path / "run"), "--dry-run", *prepared]) == 0
     printed = capsys.readouterr().out
-    assert "worker_6" in printed and "mesh.tensor=8" in printed and "59.37" in printed
+    assert "worker_6" in printed and "mesh.tensor=8" in printed and "61.92" in printed
     assert not (tmp_path / "run").exists()
