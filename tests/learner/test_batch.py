@@ -234,7 +234,7 @@ def test_an_empty_micro_batch_holds_no_token():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("micro_batch", 0),
+        ("micro_batch", -1),
         ("length_buckets", ()),
         ("length_buckets", (16, 8)),
         ("policy_buckets", (0, 4)),
