@@ -138,9 +138,11 @@ async def roll_out(parts: Parts, router: RouterPlace, asked: Sequence[Query]) ->
     parts.journals.identify(router=await parts.device.run(fingerprint, params))
     weights = await parts.device.run(publish, params, config.model, step or 0)
     engine_config = dataclasses.replace(config.engine, deterministic=config.deterministic)
-    engine = SamplerEngine(parts.codec, config.model, config.sampling, engine_config, parts.device, config.seed)
     own = -(-queries // parts.processes.count) * config.rollouts_per_query
-    engine.check_concurrency(min(config.rollout.concurrency, own))
+    episodes = min(config.rollout.concurrency, own)
+    engine = SamplerEngine(
+        parts.codec, config.model, config.sampling, engine_config, parts.device, config.seed, episodes
+    )
     await engine.publish(weights)
     try:
         with parts.booked_as(SCOPE), progress.rollouts(SCOPE) as on_progress:

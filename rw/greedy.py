@@ -22,6 +22,7 @@ class GreedyRouter:
         """`questions`: the most that are asked in one go. Raises ConfigError where they do not fit the engine."""
         config = parts.config
         self.parts = parts
+        own = -(-questions // parts.processes.count)
         self.engine = SamplerEngine(
             parts.codec,
             config.model,
@@ -29,9 +30,8 @@ class GreedyRouter:
             dataclasses.replace(config.engine, deterministic=config.deterministic),
             parts.device,
             config.seed,
+            min(config.rollout.concurrency, own),
         )
-        own = -(-questions // parts.processes.count)
-        self.engine.check_concurrency(min(config.rollout.concurrency, own))
 
     async def roll_out(
         self,

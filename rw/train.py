@@ -151,11 +151,11 @@ class Trainer:
             parts.workdir.file("checkpoints"), identity, keep=config.checkpoint.keep, may_change=MAY_CHANGE
         )
         engine_config = dataclasses.replace(config.engine, deterministic=config.deterministic)
-        self.engine = SamplerEngine(
-            parts.codec, config.model, config.sampling, engine_config, parts.device, config.seed
-        )
         own_queries = config.queries_per_batch // parts.processes.count
-        self.engine.check_concurrency(min(config.rollout.concurrency, own_queries * config.rollouts_per_query))
+        episodes = min(config.rollout.concurrency, own_queries * config.rollouts_per_query)
+        self.engine = SamplerEngine(
+            parts.codec, config.model, config.sampling, engine_config, parts.device, config.seed, episodes
+        )
         self.greedy_router = GreedyRouter(parts, max(len(parts.validation), len(parts.test)))
         self.validation = Validation(parts, self.greedy_router)
         self.passes = passes(config)

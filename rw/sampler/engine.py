@@ -1,6 +1,6 @@
-"""The sampler engine: continuous batching of router turns over a fixed number of cache slots.
+"""The sampler engine: continuous batching of router turns over one pool of pages for their caches.
 
-Episodes come, pause and go at any time. The engine's one task repeats a tick: give waiting turns slots, run what is
+Episodes come, pause and go at any time. The engine's one task repeats a tick: let waiting turns begin, run what is
 runnable on the device thread, settle what was sampled. It sleeps while nothing is runnable. What a turn may say, and
 what follows it, is not known here.
 """
@@ -31,7 +31,7 @@ from rw.sampler.pages import SCRATCH, PageBook
 from rw.sampler.pool import CachePool, Failure, Samples, TickResult
 from rw.sampler.sampling import check_sampling
 from rw.sampler.shapes import EngineConfig
-from rw.sampler.slots import Slot, SlotTable
+from rw.sampler.slots import Slot, SlotState, SlotTable
 from rw.sampler.tick import DecodeDispatch, PrefillDispatch, Tick, plan_tick
 from rw.sampler.turns import Turn, TurnRecorder
 from rw.types import PublishedWeights
@@ -55,8 +55,13 @@ class SamplerEngine:
         engine_config: EngineConfig,
         device: DeviceThread,
         key_seed: int,
+        episodes: int | None = None,
     ):
-        """Raises ConfigError where the tokenizer has more ids than the model, or `sampling` makes no sense."""
+        """Of `episodes` at once the pool may hold the longest contexts; None: of as many as there are slots.
+
+        Raises ConfigError where the tokenizer has more ids than the model, `sampling` makes no sense, or
+        `engine.kv_bytes` is too little.
+        """
         check_sampling(sampling)
         if codec.vocab_size > model_config.vocab_size:
             raise ConfigError(
@@ -65,11 +70,13 @@ class SamplerEngine:
         self.config = engine_config.single_shapes() if engine_config.deterministic else engine_config
         self._codec, self._device = codec, device
         self._token_bytes, page_tokens = token_bytes(model_config), self.config.page_tokens
-        pages = PageBook(*self.config.pool_pages(self._token_bytes * page_tokens))
+        self._episodes = self.config.slots if episodes is None else episodes
+        pages = PageBook(*self.config.pool_pages(self._token_bytes * page_tokens, self._episodes))
         vocabulary = codec.vocab_size, codec.end_tokens
         self._pool = CachePool(model_config, sampling, self.config, *vocabulary, base_key(key_seed))
-        self._table = SlotTable(self.config.slots, pages, page_tokens, eviction=not self.config.deterministic)
         self._turns: dict[EpisodeId, Turn] = {}  # running and waiting ones
+        evicts = not self.config.deterministic
+        self._table = SlotTable(self.config.slots, pages, page_tokens, evicts, coming=self._turns)
         self._waiting: collections.deque[Turn] = collections.deque()
         self._weights: PublishedWeights | None = None
         self._between_ticks = asyncio.Lock()
@@ -78,14 +85,6 @@ class SamplerEngine:
         self._lending: Lending | None = None
         self._counters = EngineCounters()
         self._evictions_read, self._compiled_read = 0, compiled_programs()
-
-    def check_concurrency(self, episodes: int) -> None:
-        """Raises ConfigError where this many concurrent episodes do not fit the mode."""
-        if self.config.deterministic and episodes > self.config.slots:
-            raise ConfigError(
-                f"deterministic=True needs a slot for each of {episodes} concurrent episodes, but engine.slots="
-                f"{self.config.slots}: raise engine.slots or run fewer episodes at a time"
-            )
 
     async def warm_up(self) -> int:
         """Compiles every shape bucket, before the first turn; returns how many programs were compiled."""
@@ -139,7 +138,7 @@ class SamplerEngine:
         self._wake.set()
 
     async def release(self, episode: EpisodeId) -> None:
-        """Frees the episode's slot and ends its running turn, if any; unknown episodes are ignored."""
+        """Frees the episode's cache and ends its running turn, if any; unknown episodes are ignored."""
         turn = self._turns.get(episode)
         if turn is not None:
             self._fail(turn, "released while it was sampled")
@@ -147,11 +146,12 @@ class SamplerEngine:
         self._wake.set()
 
     async def generate(self, request: TurnRequest) -> SampledTurn:
-        """Samples one turn, in the episode's own slot where it has one, else in the next that comes free.
+        """Samples one turn, on the episode's own cache where it still has one, when those before it leave room.
 
-        Cancelling it frees the slot. Raises InfrastructureFailure(SAMPLER_FAULT) where the device failed, ConfigError
-        where the context cannot fit or a deterministic engine has no slot for it, ValueError for a request that
-        contradicts the episode's earlier ones, RuntimeError before weights are published or after `close`.
+        Cancelling it frees the cache. Raises InfrastructureFailure(SAMPLER_FAULT) where the device failed, ConfigError
+        where the context cannot fit or a deterministic engine holds all the episodes that it was made for, ValueError
+        for a request that contradicts the episode's earlier ones, RuntimeError before weights are published or after
+        `close`.
         """
         self._check(request)
         future = asyncio.get_running_loop().create_future()
@@ -297,25 +297,28 @@ class SamplerEngine:
         counters.allocated_kv_bytes = max(counters.allocated_kv_bytes, self._pool.nbytes)
 
     def _admit(self) -> None:
-        """Gives waiting turns slots in the order they came; those whose episode holds one need not queue."""
-        full = False
-        for _ in range(len(self._waiting)):
-            turn = self._waiting.popleft()
-            request = turn.request
-            if full and self._table.slot_of(request.episode) is None:
-                self._waiting.append(turn)
-                continue
+        """Lets waiting turns begin in the order they came, until one has to wait."""
+        while self._waiting:
+            turn = self._waiting[0]
             try:
-                slot = self._table.admit(request.episode, turn.context, request.prompt_length)
-                if slot is None:
-                    self.check_concurrency(self._table.held + 1)
-                    full = True
-                    self._waiting.append(turn)
-                elif turn.queue_s is None:
-                    turn.queue_s = time.monotonic() - turn.asked_s
+                self._check_held(turn.request.episode)
+                if self._table.admit(turn.request.episode, turn.context, turn.request.prompt_length) is None:
+                    break
             except (ValueError, ConfigError) as error:
                 self._forget(turn)
                 _reject(turn, error)
+                continue
+            self._waiting.popleft()
+            if turn.queue_s is None:
+                turn.queue_s = time.monotonic() - turn.asked_s
+
+    def _check_held(self, episode: EpisodeId) -> None:
+        held = len(self._table.slots)
+        if self.config.deterministic and held >= self._episodes and self._table.slot_of(episode) is None:
+            raise ConfigError(
+                f"{episode}: deterministic=True keeps the caches of {self._episodes} concurrent episodes, and so many "
+                "are held: release one, or make the engine for more episodes"
+            )
 
     def _settle(self, tick: Tick, result: TickResult) -> None:
         """Books a tick."""
@@ -361,7 +364,9 @@ class SamplerEngine:
                     turn.future.set_result(dataclasses.replace(turn.recorder.result(), queue_s=turn.queue_s))
 
     def _discard(self, slot: Slot, reason: str) -> None:
-        """The slot's cache cannot be trusted: its turn fails, the slot is free and empty."""
+        """The slot's cache cannot be trusted: it is freed, and its turn fails."""
+        if slot.state is SlotState.GONE:
+            return
         turn = self._turns.get(slot.episode)
         self._table.discard(slot)
         if turn is not None:

@@ -19,7 +19,8 @@ class EngineConfig:
     """Slots and shapes of the sampler engine.
 
     Args:
-        slots: episodes whose cache is held at a time.
+        slots: turns that are prefilled or decoded at a time; others queue. An episode that waits for its Workers needs
+            none and keeps its cache all the same.
         lengths: tokens that the rows of a dispatch hold, ascending: it works on the smallest that its contexts fit in.
             The last one bounds every context with what may still be sampled.
         decode_widths: rows of a decode dispatch, ascending.
@@ -29,13 +30,14 @@ class EngineConfig:
         clone_rows: rollouts that one dispatch copies the last, partly filled page of their prompt for.
         page_tokens: tokens of a page, the piece in which memory for keys and values is given out. Rollouts of a query
             share the whole pages of their prompt.
-        kv_bytes: what all pages together may take, the heads of all devices counted; None: as much as the slots can
-            come to. Where it is used up, the episode that has waited longest for its Workers loses its cache, which
-            is built again when it comes back, and after those the turn that began last queues again.
+        kv_bytes: what all pages together may take, the heads of all devices counted; None: as much as the longest
+            contexts of all episodes at once (`rollout.concurrency`) come to. Where it is used up, the episode that has
+            waited longest for its Workers loses its cache, which is built again when it comes back, and after those
+            the turn that began last queues again.
         steps_per_dispatch: tokens decoded before the host looks for stop tags. What a row samples beyond its end is
             dropped: about half of this, a turn.
         deterministic: one shape only (the largest of each list) and no eviction. Results are then bitwise the same
-            whatever the order in which episodes come and go. Needs a slot and pages for every concurrent episode.
+            whatever the order in which episodes come and go. Needs pages for every concurrent episode.
 
     Raises:
         ConfigError: values that are not positive or not ascending.
@@ -74,17 +76,17 @@ class EngineConfig:
         """Tokens that a context may reach, what is still to be sampled included."""
         return self.lengths[-1]
 
-    def pool_pages(self, page_bytes: int) -> tuple[int, int]:
-        """The pages that the pool starts with and that it may grow to, where a page takes `page_bytes`; the scratch
-        page is not counted. Raises ConfigError where `kv_bytes` is too little for one longest context, or, with
-        `deterministic`, for one in every slot."""
+    def pool_pages(self, page_bytes: int, episodes: int) -> tuple[int, int]:
+        """The pages that the pool starts with and that it may grow to, where a page takes `page_bytes` and so many
+        episodes go on at once; the scratch page is not counted. Raises ConfigError where `kv_bytes` is too little for
+        one longest context, or, with `deterministic`, for those of all episodes."""
         context = pages_for(self.longest, self.page_tokens) + 1  # and the end of its prompt, which it has a copy of
-        limit = self.slots * context
+        limit = max(1, episodes) * context
         if self.kv_bytes is not None:
             least = limit if self.deterministic else context
             limit = min(limit, self.kv_bytes // page_bytes - 1)
             if limit < least:
-                whose = f"{self.slots} contexts" if self.deterministic else "a context"
+                whose = f"{episodes} contexts" if self.deterministic else "a context"
                 raise ConfigError(
                     f"engine.kv_bytes={self.kv_bytes}: {whose} of {self.longest} tokens may take "
                     f"{(least + 1) * page_bytes}; raise it, or lower the last of engine.lengths"

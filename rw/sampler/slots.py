@@ -1,9 +1,9 @@
-"""Which episode holds which slot, what its keys and values cover, and what has to be computed next.
+"""Which episodes hold a cache, what its keys and values cover, and what has to be computed next.
 
 A pure state machine: no model, no device, no clock. The engine asks it what to do, does it, and reports back. Tokens
 are the truth and pages hold a copy that can be built again: everything follows from `tokens` and `length`.
 
-    FREE -> PREFILLING -> DECODING -> PAUSED -> PREFILLING -> …     and from every state back to FREE
+    PREFILLING -> DECODING -> PAUSED -> PREFILLING -> …     and from every state to GONE
 
 A context of T tokens is ready to decode when its first T-1 are in the cache: the last one is the decode step's input.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
@@ -25,20 +25,19 @@ from rw.sampler.prompts import Prompt
 class SlotState(enum.StrEnum):
     """What a slot is doing."""
 
-    FREE = "free"
     PREFILLING = "prefilling"
     DECODING = "decoding"
-    PAUSED = "paused"  # its episode waits for Workers
+    PAUSED = "paused"  # its episode waits for Workers, or for its next turn to begin
+    GONE = "gone"  # released, or its cache was lost: a new one is made if the episode comes back
 
 
 @dataclasses.dataclass(eq=False)
 class Slot:
-    """An episode's place among those that hold a cache."""
+    """An episode's place among those that hold a cache. It is at work while a turn is prefilled or decoded."""
 
-    index: int
-    state: SlotState = SlotState.FREE
-    episode: EpisodeId | None = None
-    tokens: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))  # i32[T], the known context
+    episode: EpisodeId
+    tokens: np.ndarray  # i32[T], the known context
+    state: SlotState = SlotState.PREFILLING
     length: int = 0  # the leading tokens whose keys and values the pages hold
     pages: list[int] = dataclasses.field(default_factory=list)  # page i holds positions from i · page_tokens on
     prompt: Prompt | None = None  # None where nothing can be shared
@@ -81,28 +80,34 @@ class Attached:
 
 
 class SlotTable:
-    """All slots over one pool of pages.
+    """All slots over one pool of pages, of which `at_work` may be at work at a time; those that pause keep their pages.
 
-    With `eviction`, a new episode may take the slot of the one that has been paused longest, and who needs a page takes
-    it, in this order: from prompts that no episode uses any more, from the pool as it grows, from the episode that has
-    been paused longest, from the youngest running turn, which has to queue again.
+    Who needs a page takes it, in this order: from prompts that no episode uses any more, from the pool as it grows,
+    and, with `eviction`, from the episode that has been paused longest, from the youngest running turn, which has to
+    queue again. Paused episodes in `coming`, whose next turn waits already, go after the others and the latest first.
     """
 
-    def __init__(self, count: int, pages: PageBook, page_tokens: int, eviction: bool):
-        self.slots = [Slot(index) for index in range(count)]
+    def __init__(
+        self,
+        at_work: int,
+        pages: PageBook,
+        page_tokens: int,
+        eviction: bool,
+        coming: Container[EpisodeId] = (),
+    ):
         self.pages, self.page_tokens = pages, page_tokens
         self.evictions = 0
         self.set_back: list[EpisodeId] = []  # lost their slots in mid-turn, latest first; the engine empties it
-        self._eviction = eviction
+        self._at_work, self._eviction, self._coming = at_work, eviction, coming
         self._by_episode: dict[EpisodeId, Slot] = {}
         self._prompts: dict[bytes, Prompt] = {}
         self._lost: dict[EpisodeId, int] = {}  # evicted episode -> length that its cache had
         self._events = itertools.count(1)
 
     @property
-    def held(self) -> int:
-        """Slots that belong to an episode."""
-        return len(self._by_episode)
+    def slots(self) -> list[Slot]:
+        """Those of all episodes that hold one, in the order in which they got it."""
+        return list(self._by_episode.values())
 
     @property
     def cached_tokens(self) -> int:
@@ -128,38 +133,38 @@ class SlotTable:
             )
         tokens = np.array(tokens, np.int32)
         slot = self._by_episode.get(episode)
-        if slot is None:
-            slot = self._choose(tokens, prompt_length)
-            if slot is None:
-                return None
-            self._occupy(slot, episode, tokens[: prompt_length - 1])
-        elif slot.state is not SlotState.PAUSED:
+        if slot is not None and slot.state is not SlotState.PAUSED:
             raise ValueError(f"{episode} is in a turn already")
-        elif not np.array_equal(tokens[: len(slot.tokens)], slot.tokens):
+        if slot is not None and not np.array_equal(tokens[: len(slot.tokens)], slot.tokens):
             raise ValueError(f"{episode}: its tokens do not extend the {len(slot.tokens)} of its last turn")
+        shared = tokens[: prompt_length - 1]
+        if not self._has_room(slot, len(tokens), shared):
+            return None
+        if slot is None:
+            slot = self._occupy(episode, shared)
         slot.tokens = tokens
         self._enter(slot, SlotState.PREFILLING)
         self._settle(slot)
         return slot
 
-    def _choose(self, tokens: np.ndarray, prompt_length: int) -> Slot | None:
-        """The slot that was freed longest ago, else the one paused longest; None where the context would not fit
-        beside those that run: it would be set back at once."""
-        if self._running() and not self._fits(tokens, prompt_length):
-            return None
-        free = self._in(SlotState.FREE)
-        if free:
-            return free[0]
-        return self._evict(self._in(SlotState.PAUSED))
-
-    def _fits(self, tokens: np.ndarray, prompt_length: int) -> bool:
-        kept = {page for slot in self._running() for page in self._pages_of(slot)} | set(self.pages.unclean)
-        needed = pages_for(len(tokens), self.page_tokens) + 1
-        prompt = self._prompts.get(tokens[: prompt_length - 1].tobytes())
-        if prompt is not None:
-            kept |= set(prompt.pages)
-            needed -= len(prompt.pages)
-        return not self._eviction or needed + len(kept) <= self.pages.limit
+    def _has_room(self, slot: Slot | None, length: int, shared: np.ndarray) -> bool:
+        """Whether a turn may begin on `length` tokens: where its context would not fit beside those that run, it would
+        be set back at once. A turn alone always may."""
+        running = self._running()
+        if not running:
+            return True
+        if len(running) >= self._at_work:
+            return False
+        if not self._eviction:
+            return True
+        kept = {page for other in running for page in self._pages_of(other)} | set(self.pages.unclean)
+        if slot is not None and slot.pages:
+            own, also = slot.pages, self._pages_of(slot)
+        else:
+            prompt = self._prompts.get(shared.tobytes())
+            own = also = prompt.pages if prompt is not None else []
+        needed = pages_for(length, self.page_tokens) + 1 - len(own)
+        return needed + len(kept.union(also)) <= self.pages.limit
 
     def _pages_of(self, slot: Slot) -> list[int]:
         return slot.pages + (slot.prompt.pages if slot.prompt is not None else [])
@@ -167,26 +172,27 @@ class SlotTable:
     def _running(self) -> list[Slot]:
         return [slot for slot in self.slots if slot.state in (SlotState.PREFILLING, SlotState.DECODING)]
 
-    def _evict(self, paused: Sequence[Slot]) -> Slot | None:
-        """Frees the first of these slots, which has been paused longest, and returns it."""
-        if not paused or not self._eviction:
-            return None
-        self._lose(paused[0])
-        self.evictions += 1
-        return paused[0]
+    def _evict(self) -> bool:
+        """Takes the cache of a paused episode, if one holds any page or keeps its prompt's from being dropped."""
+        paused = [slot for slot in self._in(SlotState.PAUSED) if self._pages_of(slot)]
+        resting = [slot for slot in paused if slot.episode not in self._coming]
+        if paused:
+            self._lose(resting[0] if resting else paused[-1])
+            self.evictions += 1
+        return bool(paused)
 
     def _lose(self, slot: Slot) -> None:
         episode, length = slot.episode, max(slot.length, slot.built)
         self.release(episode)
         self._lost[episode] = length
 
-    def _occupy(self, slot: Slot, episode: EpisodeId, shared: np.ndarray) -> None:
-        slot.episode, slot.length = episode, 0
-        slot.built = self._lost.pop(episode, 0)
+    def _occupy(self, episode: EpisodeId, shared: np.ndarray) -> Slot:
+        slot = Slot(episode, shared, built=self._lost.pop(episode, 0))
         if len(shared):
             slot.prompt = self._prompts.setdefault(shared.tobytes(), Prompt(shared))
             slot.prompt.users += 1
         self._by_episode[episode] = slot
+        return slot
 
     def attach(self) -> list[Attached]:
         """Has every slot whose prompt is complete begin with it, as far as there are pages."""
@@ -250,7 +256,7 @@ class SlotTable:
 
     def _reserve(self, slot: Slot, count: int, in_prompt: bool = False) -> bool:
         """Fills the slot's pages, or its prompt's, up to `count`; False where the slot lost its place instead."""
-        while slot.state is not SlotState.FREE:
+        while slot.state is not SlotState.GONE:
             pages = slot.prompt.pages if in_prompt else slot.pages
             missing = max(0, count - len(pages))
             taken = self.pages.take(missing, may_grow=False)
@@ -263,7 +269,7 @@ class SlotTable:
                 return True
             if not self._eviction:
                 raise RuntimeError(f"no page is left of {self.pages.limit}, and nobody may lose one")
-            if self._evict([paused for paused in self._in(SlotState.PAUSED) if paused.pages]) is None:
+            if not self._evict():
                 self._set_back(slot)
         return False
 
@@ -298,13 +304,13 @@ class SlotTable:
         slot.length = slot.ready_length
 
     def pause(self, slot: Slot) -> None:
-        """Ends a turn: the slot keeps its cache until the episode comes back, is released, or is evicted."""
+        """Ends a turn: the slot is no longer at work and keeps its cache until its episode is released or evicted."""
         self._give_beyond(slot)
         self._enter(slot, SlotState.PAUSED)
 
     def release(self, episode: EpisodeId) -> None:
-        """Frees an episode's slot and pages, whatever its state; unknown episodes are ignored. Its prompt stays until
-        the pages are needed."""
+        """Frees an episode's pages, whatever its state; unknown episodes are ignored. Its prompt stays until the pages
+        are needed."""
         self._lost.pop(episode, None)
         slot = self._by_episode.pop(episode, None)
         if slot is None:
@@ -316,8 +322,7 @@ class SlotTable:
             key = slot.prompt.tokens.tobytes()
             if not slot.prompt.users and (not slot.prompt.pages or self._prompts.get(key) is not slot.prompt):
                 self._forget_prompt(slot.prompt)
-        slot.episode, slot.built, slot.length, slot.pages, slot.prompt = None, 0, 0, [], None
-        self._enter(slot, SlotState.FREE)
+        slot.state, slot.length, slot.pages, slot.prompt = SlotState.GONE, 0, [], None
 
     def _forget_prompt(self, prompt: Prompt) -> None:
         key = prompt.tokens.tobytes()
@@ -335,7 +340,7 @@ class SlotTable:
         """Every cache is void: other weights, or lost on the device. Episodes keep their slots and tokens."""
         self.pages.clear()
         for slot in self.slots:
-            slot.built = max(slot.built, slot.length) if slot.episode else 0
+            slot.built = max(slot.built, slot.length)
             slot.length, slot.pages = 0, []
             if slot.prompt is not None:
                 slot.prompt.void()
@@ -348,9 +353,9 @@ class SlotTable:
                 del self._prompts[key]
 
     def discard(self, slot: Slot) -> None:
-        """What lies in a slot's pages and its prompt's cannot be trusted; frees the slot. Siblings keep theirs, and
+        """What lies in a slot's pages and its prompt's cannot be trusted; frees them. Siblings keep theirs, and
         new ones compute the prompt again."""
-        if slot.episode is None:
+        if slot.state is SlotState.GONE:
             return
         self.pages.spoil(slot.pages)
         prompt = slot.prompt

@@ -61,7 +61,7 @@ class Turn:
     words: np.ndarray  # u32[4], what its key is folded from
     future: asyncio.Future[SampledTurn]
     asked_s: float  # by the monotonic clock
-    queue_s: float | None = None  # until it first had a slot
+    queue_s: float | None = None  # until it first began
 
     @property
     def remaining(self) -> int:

@@ -97,9 +97,9 @@ async def make_engine(byte_codec, model_config, weights, device):
     """Makes engines with weights; those of equal settings share their compiled programs within a run."""
     engines = []
 
-    async def make(sampling=SAMPLING, key_seed=5, **changes):
+    async def make(sampling=SAMPLING, key_seed=5, episodes=None, **changes):
         config = dataclasses.replace(ENGINE, **changes)
-        engine = SamplerEngine(byte_codec, model_config, sampling, config, device, key_seed)
+        engine = SamplerEngine(byte_codec, model_config, sampling, config, device, key_seed, episodes)
         await engine.publish(weights)
         engines.append(engine)
         return engine

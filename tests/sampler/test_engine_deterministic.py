@@ -1,4 +1,4 @@
-"""deterministic=True: the same bits whatever the order of arrival, the company and the slots."""
+"""deterministic=True: the same bits whatever the order of arrival, the company and the number of slots."""
 
 import asyncio
 import random
@@ -21,13 +21,13 @@ def bits(records):
 
 async def test_shuffled_arrival_gives_bitwise_equal_samples(make_engine, episodes):
     found = []
-    for seed in range(4):
+    for seed, slots in enumerate((8, 8, 3, 1)):
         draw = random.Random(seed)
 
         async def wait(query, rollout, turn, draw=draw):
             await asyncio.sleep(draw.random() * 0.03)
 
-        engine = await make_engine(deterministic=True)
+        engine = await make_engine(deterministic=True, slots=slots, episodes=8)
         names = draw.sample(NAMES, len(NAMES))
         found.append(bits(await episodes.run_all(engine, names, prompt_length=19, pause=wait)))
     assert found[0] == found[1] == found[2] == found[3]
@@ -48,15 +48,12 @@ async def test_one_shape_is_used(make_engine):
     assert (config.lengths, config.decode_widths, config.prefill_rows) == ((128,), (4,), (2,))
 
 
-async def test_more_episodes_than_slots_are_refused_with_the_numbers(make_engine, episodes):
-    engine = await make_engine(deterministic=True)
-    engine.check_concurrency(8)
-    with pytest.raises(ConfigError, match="9 concurrent episodes.*slots=8"):
-        engine.check_concurrency(9)
+async def test_more_episodes_than_it_was_made_for_are_refused_with_the_number(make_engine, episodes):
+    engine = await make_engine(deterministic=True, slots=3, episodes=8)
     held = await episodes.run_all(engine, NAMES, turns=1, release=False)
-    with pytest.raises(ConfigError, match="9 concurrent episodes.*slots=8"):
+    with pytest.raises(ConfigError, match="keeps the caches of 8 concurrent episodes"):
         await engine.generate(episodes.request("three"))
-    # Those that hold slots go on, and a freed slot is taken again.
+    # Those that hold caches go on, and what is freed is taken again.
     name = NAMES[0]
     tokens = np.append(held[name].tokens, 66)
     assert len((await engine.generate(episodes.request(*name, turn=1, tokens=tokens))).tokens) > 0

@@ -55,13 +55,17 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
         EngineConfig(**settings)
 
 
-def test_pool_goes_from_one_wide_dispatch_to_all_slots_or_its_budget():
-    config = EngineConfig(slots=20, lengths=(128, 512), decode_widths=(2, 8), page_tokens=64)
-    assert config.pool_pages(1000) == (16, 20 * 9)
-    assert dataclasses.replace(config, kv_bytes=50_999).pool_pages(1000) == (16, 49)
-    assert dataclasses.replace(config, kv_bytes=10_000).pool_pages(1000) == (9, 9)
+def test_pool_goes_from_one_wide_dispatch_to_all_episodes_or_its_budget():
+    config = EngineConfig(slots=3, lengths=(128, 512), decode_widths=(2, 8), page_tokens=64)
+    assert config.pool_pages(1000, 20) == (16, 20 * 9) and config.pool_pages(1000, 0) == (9, 9)
+    assert dataclasses.replace(config, kv_bytes=50_999).pool_pages(1000, 20) == (16, 49)
+    assert dataclasses.replace(config, kv_bytes=10_000).pool_pages(1000, 20) == (9, 9)
     with pytest.raises(ConfigError, match=r"kv_bytes=9999: a context of 512 tokens may take 10000; raise it"):
-        dataclasses.replace(config, kv_bytes=9_999).pool_pages(1000)
+        dataclasses.replace(config, kv_bytes=9_999).pool_pages(1000, 20)
+    whole = dataclasses.replace(config, deterministic=True, kv_bytes=181_000)
+    assert whole.pool_pages(1000, 20) == (16, 180)
+    with pytest.raises(ConfigError, match="kv_bytes=181000: 21 contexts of 512 tokens may take 190000"):
+        whole.pool_pages(1000, 21)
 
 
 def test_lists_from_a_file_become_tuples():

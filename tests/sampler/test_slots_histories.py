@@ -19,8 +19,9 @@ class Machine(RuleBasedStateMachine):
     @initialize(count=st.integers(1, 4), eviction=st.booleans(), page=st.integers(1, 4), spare=st.integers(0, 12))
     def start(self, count, eviction, page, spare):
         context = pages_for(LONGEST, page) + 1
-        limit = context + spare if eviction else count * context
-        self.table = SlotTable(count, PageBook(1, limit), page, eviction)
+        limit = context + spare if eviction else 12 * context  # three queries of four rollouts
+        self.coming: set[EpisodeId] = set()
+        self.table = SlotTable(count, PageBook(1, limit), page, eviction, self.coming)
         self.pages = {number: [None] * page for number in range(limit + 1)}
         self.contexts: dict[EpisodeId, list[int]] = {}
 
@@ -45,12 +46,16 @@ class Machine(RuleBasedStateMachine):
             return
         prompt = self.QUERIES[query]
         context = [*self.contexts.get(name, prompt), *extra][:LONGEST]
-        idle = all(s.state in (SlotState.FREE, SlotState.PAUSED) for s in self.table.slots)
-        room = any(s.state is SlotState.FREE for s in self.table.slots) or self.table._eviction
+        running = [s for s in self.table.slots if s.state is not SlotState.PAUSED]
         admitted = self.table.admit(name, np.array(context, np.int32), len(prompt))
-        assert admitted is not None or not (idle and room), "a turn alone always has room"
+        assert admitted is not None or running, "a turn alone always has room"
+        assert admitted is None or len(running) < self.table._at_work, "more at work than may be"
+        assert self.table._eviction or (admitted is None) == (len(running) == self.table._at_work)
+        self.coming.discard(name)
         if admitted is not None:
             self.contexts[name] = context
+        else:
+            self.coming.add(name)
 
     @rule(chunk=st.integers(1, 4), count=st.integers(1, 3))
     def tick(self, chunk, count):
@@ -61,6 +66,7 @@ class Machine(RuleBasedStateMachine):
         spans = self.table.spans(chunk, count)
         pending = [s for s in self.table.slots if s.state is SlotState.PREFILLING]
         assert spans or not [s for s in pending if not s.waits_for_prompt], "some slot would wait for ever"
+        assert not self.table.evictions or self.table._eviction
         for span in spans:
             assert span.start < span.end <= span.start + chunk
             for position in range(span.start, span.end):
@@ -90,13 +96,16 @@ class Machine(RuleBasedStateMachine):
     def release(self, query, rollout):
         self.table.release(EpisodeId(0, query, rollout))
         self.contexts.pop(EpisodeId(0, query, rollout), None)
+        self.coming.discard(EpisodeId(0, query, rollout))
 
-    @rule(place=st.integers(0, 3))
+    @rule(place=st.integers(0, 11))
     def discard(self, place):
+        if not self.table.slots:
+            return
         slot = self.table.slots[place % len(self.table.slots)]
-        if slot.episode is not None:
-            self.contexts.pop(slot.episode)
+        self.contexts.pop(slot.episode)
         self.table.discard(slot)
+        self.table.discard(slot)  # nothing is left of it
         for page in self.table.pages.unclean:
             self.pages[page] = [None] * self.table.page_tokens
         self.table.pages.cleaned()
@@ -109,14 +118,12 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def pages_hold_what_the_slots_say(self):
         for slot in self.table.slots:
-            assert (slot.episode is None) == (slot.state is SlotState.FREE)
+            assert slot.state is not SlotState.GONE and self.table.slot_of(slot.episode) is slot
             assert self.read(slot.pages, slot.length) == slot.tokens[: slot.length].tolist()
             if slot.prompt is not None:
                 read = self.read(slot.prompt.pages, slot.prompt.length)
                 assert read == slot.prompt.tokens[: slot.prompt.length].tolist()
-            if slot.episode is not None:
-                assert self.table.slot_of(slot.episode) is slot
-                assert slot.tokens.tolist() == self.contexts[slot.episode]
+            assert slot.tokens.tolist() == self.contexts[slot.episode]
 
     @invariant()
     def every_page_is_counted(self):

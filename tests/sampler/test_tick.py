@@ -79,7 +79,7 @@ def test_budget_bounds_a_tick_and_earlier_turns_come_first():
     assert tick.dispatches[0].tokens[:, 0].tolist() == [ord("a"), ord("b")]
     again = plan_tick(table, CONFIG, AllTurns())
     assert kinds(again) == [PrefillDispatch, DecodeDispatch] and again.prefilled_tokens == 4
-    assert [slot.state for slot in table.slots[:3]] == [SlotState.DECODING, SlotState.DECODING, SlotState.PREFILLING]
+    assert [slot.state for slot in table.slots] == [SlotState.DECODING, SlotState.DECODING, SlotState.PREFILLING]
 
 
 def test_neither_new_contexts_nor_running_turns_starve():
@@ -138,7 +138,7 @@ def test_long_rows_do_not_lengthen_short_ones():
     admit(table, "b", 0, range(8), 1)
     plan_tick(table, CONFIG, AllTurns())
     dispatches = [d for d in plan_tick(table, CONFIG, AllTurns()).dispatches if isinstance(d, DecodeDispatch)]
-    assert [(d.rows.tables.shape[1], d.slots[0].index) for d in dispatches] == [(2, 0), (4, 1)]
+    assert [(d.rows.tables.shape[1], d.slots[0].episode.query_id) for d in dispatches] == [(2, "a"), (4, "b")]
 
 
 def test_a_turns_last_tokens_reserve_no_more_than_they_need():
@@ -154,13 +154,16 @@ def test_a_turns_last_tokens_reserve_no_more_than_they_need():
 
 
 def test_rebuilt_tokens_are_counted_apart():
-    table = make_table(slots=1, eviction=True)
+    table = make_table(slots=1, pages=4, eviction=True)
     slot = admit(table, "a", 0, [1, 2, 3], 3)
     plan_tick(table, CONFIG, AllTurns())
     plan_tick(table, CONFIG, AllTurns())
     table.sampled(slot, [4, 5])
     table.pause(slot)
-    admit(table, "b", 0, [7], 1)
+    admit(table, "b", 0, range(10), 1)
+    for _ in range(2):
+        plan_tick(table, CONFIG, AllTurns())
+    assert table.evictions == 1
     table.release(EpisodeId(1, "b", 0))
     admit(table, "a", 0, [1, 2, 3, 4, 5, 6, 6, 6], 3)
     tick = plan_tick(table, CONFIG, AllTurns())
