@@ -35,17 +35,19 @@ GiB on each device (rw/memory.py does the arithmetic, `--dry-run` prints parts):
 while learning, at most, and of how many. On GPUs a program gets 0.92 of the card, which the launch files set.
 
     devices           always  rollouts  learning  at most     of  keys (--config.KEY)
-    8 A100-80G          8.43     53.49     13.84    61.92  73.60
-    v5p-16, 8 chips     9.37     62.95     11.87    72.32  95.00  model.attention=splash mesh.fsdp=2 mesh.tensor=4
-                                                                  engine.slots=64 engine.decode_widths=16,32
-    v5e-32, 32 chips    3.75      8.13      3.07    11.88  15.75  model.attention=splash mesh.fsdp=8 mesh.tensor=4
-                                                                  engine.slots=8 engine.decode_widths=4,
+    8 A100-80G          8.43     55.61     13.84    64.04  73.60
+    v5p-16, 8 chips     9.37     61.89     11.87    71.25  95.00  model.attention=splash mesh.fsdp=2 mesh.tensor=4
+                                                                  engine.kv_bytes=170_000_000_000
+                                                                  engine.decode_widths=16,32
+    v5e-32, 32 chips    3.75      7.70      3.07    11.45  15.75  model.attention=splash mesh.fsdp=8 mesh.tensor=4
+                                                                  engine.kv_bytes=20_000_000_000
+                                                                  engine.decode_widths=4,
 
 Always: parameters, two moments and the reference in float32, split over the mesh, and the sampler's bfloat16 copy,
 split over `mesh.tensor` alone. Rollouts: a token's keys and values take 144 KiB, over `mesh.tensor` again; the pool may
-grow to the pages of `engine.slots` contexts of 18,432, unless `engine.kv_bytes` ends it earlier, and a dispatch copies
-as many as it is wide. Beside them lies what the reference needs as groups arrive. Slots are of a host. Further hosts
-multiply by `mesh.data` (and `batch.micro_batch`, which data × fsdp must divide).
+grow to `engine.kv_bytes` on a host, here enough for 256 rollouts of 7,400 tokens or 100 of 18,432, and a dispatch
+copies as many contexts of 18,432 as it is wide. Beside them lies what the reference needs as groups arrive. Further
+hosts multiply by `mesh.data` (and `batch.micro_batch`, which data × fsdp must divide).
 
 Hours, by arithmetic: a batch of 256 rows of 4,096 tokens takes 4.9e16 FLOP (10 a parameter and token: reference,
 policy, its layers again, backward; and attention), one of 18,432 3.2e17: 61 s and 398 s at 100 TFLOP/s a GPU, a third
@@ -99,6 +101,7 @@ def get_config():
 
     config.mesh.tensor = 8  # one node: the sampler's cache is split over tensor alone
     config.engine.slots = 96
+    config.engine.kv_bytes = 280_000_000_000
     config.engine.lengths = (2048, 4096, 8192, 18_432)
     config.engine.decode_widths = (16, 64)
     config.engine.prefill_rows = (1, 4)

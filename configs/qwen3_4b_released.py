@@ -9,8 +9,8 @@ one; `agentic_rules` and `catalogue`, in which rw's defaults are those of the co
 - Observations stand bare in the open assistant turn; rules, routing state and a forced mode have a user turn each.
 - A multi call does not show its Worker the reply before it.
 - The observations of a turn share min(4096, left - 1024) tokens, each at least 256, instead of 2,048 each.
-- A response may take 16,384 tokens instead of 12,288, so that rows are longer: up to 22,528 tokens. With
-  88 slots instead of 96, 8 A100-80G still hold them (70.68 GiB of 73.60 a device).
+- A response may take 16,384 tokens instead of 12,288, so that rows are longer: up to 22,528 tokens. 8 A100-80G still
+  hold them (69.15 GiB of 73.60 a device).
 - A router turn that this budget cuts is judged as it stands, which mostly makes it invalid, instead of plainly wrong.
 - Of a question that asks for a program, any called Worker's passing program counts (`code_credit`).
 - In agentic mode the summarizer's answer counts, too (`answer_from`).
@@ -51,6 +51,5 @@ def get_config():
 
     longest = config.protocol.prompt_limit + config.protocol.response_budget
     config.engine.lengths = (*config.engine.lengths[:-1], longest)
-    config.engine.slots = 88
     config.batch.length_buckets = (*config.batch.length_buckets[:-1], longest)
     return config

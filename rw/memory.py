@@ -31,7 +31,8 @@ GIB = 2**30
 _WIDE = 4  # bytes of the float32 in which sums and gradients are taken
 _MEMINFO = pathlib.Path("/proc/meminfo")
 SMALLER = {
-    "rollouts": "engine.slots, engine.lengths, engine.decode_widths or batch.micro_batch, or raise mesh.tensor,",
+    "rollouts": "engine.kv_bytes, rollout.concurrency, engine.lengths, engine.decode_widths or batch.micro_batch, "
+    "or raise mesh.tensor,",
     "learning": "batch.micro_batch, or raise mesh.fsdp or mesh.tensor,",
 }
 _LARGEST_MESH = 4096  # devices tried for one that fits
@@ -131,14 +132,16 @@ def cache_token_bytes(model: ModelConfig) -> int:
 
 
 def _rollout_parts(config: RunConfig) -> tuple[Part, ...]:
-    """The pool at its largest, and the rows that a dispatch works on beside it."""
+    """The pool at its largest, where every episode of a process has a longest context, and the rows that a dispatch
+    works on beside it."""
     engine = config.engine.single_shapes() if config.deterministic else config.engine
     token = cache_token_bytes(config.model)
     page = engine.page_tokens * token
-    _, pages = engine.pool_pages(page)
+    episodes = config.rollout.concurrency
+    _, pages = engine.pool_pages(page, episodes)
     rows, longest = max(engine.decode_widths[-1], engine.prefill_rows[-1]), engine.longest
     kib = token / config.mesh.tensor / 2**10  # heads are split, pages lie on every device
-    said = "engine.kv_bytes" if engine.kv_bytes is not None else f"{engine.slots} × {longest} tokens × {kib:g} KiB"
+    said = "engine.kv_bytes" if engine.kv_bytes is not None else f"{episodes} × {longest} tokens × {kib:g} KiB"
     columns = pages_for(longest, engine.page_tokens)
     beside = Part("work cache", rows * columns * page / config.mesh.tensor, f"{rows} rows for a dispatch")
     return Part("key/value pool", (pages + 1) * page / config.mesh.tensor, said), beside

@@ -1,8 +1,8 @@
 """The estimate of rw/memory.py beside the compiler: the programs of a run, compiled for devices that are not here.
 
     python tests/benchmarks/memory_aot.py --target a100 --mesh 1,1,8 model.attention=chunked_xla
-    python tests/benchmarks/memory_aot.py --target v5p:2x2x2 --mesh 1,2,4 model.attention=splash engine.slots=64
-    python tests/benchmarks/memory_aot.py --target v5e:4x8 --mesh 1,8,4 model.attention=splash engine.slots=8
+    python tests/benchmarks/memory_aot.py --target v5p:2x2x2 --mesh 1,2,4 model.attention=splash
+    python tests/benchmarks/memory_aot.py --target v5e:4x8 --mesh 1,8,4 model.attention=splash
 
 Compiles the real programs of a step (gradient sum, update, reference log-probs, publishing, a decode dispatch) from
 shapes alone and prints the bytes that each needs on every device: `held` are its arguments, `temporaries` what it adds.

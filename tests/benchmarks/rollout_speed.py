@@ -39,6 +39,7 @@ from rw.sampler.interface import EpisodeId, TurnRequest
 GROUP = 8  # rollouts of a query
 LENGTHS = simulation.Lengths(prompt=64, observation=16)
 DECODE_WIDTHS = (8, 32)
+KV_BYTES = 2 << 30  # of the caches of all trajectories
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,17 +59,18 @@ CASES = {
 
 
 class Rollouts:
-    """Trajectories in an engine: contexts, turns and calls."""
+    """Trajectories in an engine: contexts, turns and calls. So many `episodes` at once; None: as many as slots."""
 
-    def __init__(self, case: Case, slots: int):
+    def __init__(self, case: Case, slots: int, episodes: int | None = None):
         shape = work.SHAPES[case.shape]
         config = EngineConfig(
             slots=slots,
             lengths=case.lengths,
             decode_widths=tuple(sorted({min(width, slots) for width in DECODE_WIDTHS})),
             prefill_chunk=LENGTHS.prompt,
+            kv_bytes=KV_BYTES,
         )
-        self.generation = speed_ours.Generation(shape, config)
+        self.generation = speed_ours.Generation(shape, config, episodes)
         self.run, self.engine = self.generation.loop.run_until_complete, self.generation.engine
         self._ids = np.random.default_rng(0).integers(3, shape.vocab, 1 << 16, dtype=np.int32)
         self._runs = itertools.count(1)
@@ -145,7 +147,7 @@ def measure(name: str, slots: int, count: int, scale: float, seed: int) -> dict[
     """One case with one number of slots: everything that is compared."""
     case = CASES[name]
     trajectories = simulation.drawn(count, case.tokens, scale, seed)
-    rollouts = Rollouts(case, slots)
+    rollouts = Rollouts(case, slots, count)
     at_work = sorted({k for k in (1, 4, 8, 16, 32, 64) if k <= slots})
     contexts = [length // 2 for length in case.lengths[:-1]] or [LENGTHS.prompt]
     table = rollouts.token_times(at_work, contexts, tokens=case.tokens)

@@ -56,7 +56,7 @@ def with_context(shape: str, contexts: Sequence[int], slots: int, tokens: int) -
 def with_trajectories(shape: str, counts: Sequence[int], slots: int, tokens: int, scale: float) -> list[dict[str, Any]]:
     """Makespans of so many trajectories, and of the longest of them alone."""
     longest = LENGTHS.prompt + simulation.MOST_TURNS * (3 * tokens + LENGTHS.observation)
-    rollouts = Rollouts(Case(shape, tokens, (longest // 4, longest)), slots)
+    rollouts = Rollouts(Case(shape, tokens, (longest // 4, longest)), slots, max(counts))
     workers, rows = SlowWorkers(), []
     for count in counts:
         trajectories = simulation.drawn(count, tokens, scale, seed=0)

@@ -83,12 +83,13 @@ def stacked(shape: work.Shape, config: ModelConfig) -> Params:
 class Generation:
     """An engine with the work's weights on an event loop of its own."""
 
-    def __init__(self, shape: work.Shape, config: EngineConfig = ENGINE):
+    def __init__(self, shape: work.Shape, config: EngineConfig = ENGINE, episodes: int | None = None):
         model = model_of(shape)
         self.loop = asyncio.new_event_loop()
         self.device = DeviceThread()
         sampling = SamplingConfig(work.TEMPERATURE, work.TOP_P)
-        self.engine = SamplerEngine(EndlessCodec(shape.vocab), model, sampling, config, self.device, key_seed=0)
+        codec = EndlessCodec(shape.vocab)
+        self.engine = SamplerEngine(codec, model, sampling, config, self.device, key_seed=0, episodes=episodes)
         self._batches = itertools.count()
         self.loop.run_until_complete(self.engine.publish(publish(stacked(shape, model), model, version=1)))
         self.loop.run_until_complete(self.engine.warm_up())

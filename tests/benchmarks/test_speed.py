@@ -92,7 +92,7 @@ def test_regimes_have_a_table():
 def test_rollouts_run_in_engine_and_barrier():
     case = rollout_speed.Case("toy", 4, (256,))
     trajectories = [(Turn(3, 0.3), Turn(5, None)), (Turn(2, None),), (Turn(4, 0.1), Turn(1, 0.2), Turn(2, None))]
-    rollouts, workers = rollout_speed.Rollouts(case, slots=2), SlowWorkers()
+    rollouts, workers = rollout_speed.Rollouts(case, slots=2, episodes=3), SlowWorkers()
     (row,) = rollouts.token_times([2], [64], 4)
     assert row[:2] == (2, 64) and row[2] > 0
     rollouts.engine.stats()
@@ -101,6 +101,7 @@ def test_rollouts_run_in_engine_and_barrier():
     barrier_s = rollouts.run(rollouts.turn_barrier(trajectories, workers))
     in_step = rollouts.engine.stats()
     assert all(counters["sampled_tokens"] == 17 and not counters["compiled"] for counters in (freely, in_step))
+    assert freely["evictions"] == in_step["evictions"] == 0
     rollouts.run(workers.close())
     rollouts.generation.close()
     assert len(ends) == 3 and ends == sorted(ends) and ends[-1] >= 0.3

@@ -101,10 +101,10 @@ def test_parameters_of_qwen3_4b():
     assert cache_token_bytes(dataclasses.replace(QWEN3_4B, compute_dtype="bfloat16")) == 144 * 2**10
 
 
-def test_the_pool_is_the_pages_of_all_slots_or_what_it_may_take():
+def test_the_pool_is_the_pages_of_all_episodes_or_what_it_may_take():
     config = dataclasses.replace(tiny(), loss=LossConfig(kl_coefficient=0.0))
-    engine = dataclasses.replace(config.engine, slots=10, lengths=(96, 384), page_tokens=32)
-    config = dataclasses.replace(config, engine=engine)
+    engine = dataclasses.replace(config.engine, slots=3, lengths=(96, 384), page_tokens=32)
+    config = dataclasses.replace(config, engine=engine, rollout=dataclasses.replace(config.rollout, concurrency=10))
     (pool, beside) = device_memory(config).phases["rollouts"]
     cache = jax.eval_shape(lambda: init_cache(config.model, 1 + 10 * 13, 32))  # 12 pages and one of the prompt
     assert pool.size == sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
@@ -181,16 +181,17 @@ def test_an_evaluation_fits_where_training_does_not():
 
 
 def test_what_may_not_be_enough_at_its_largest_is_told_with_the_keys_that_help(caplog):
-    config = freeze(default_config().to_dict())  # a pool of 64 slots in float32
+    config = freeze(default_config().to_dict())  # a pool of 256 contexts in float32
     with caplog.at_level("WARNING"):
-        check_memory(config, Limit(1000 * GIB, "on a card here"))
+        check_memory(config, Limit(2000 * GIB, "on a card here"))
         assert not caplog.messages
         check_memory(config, Limit(95 * GIB, "on a card here"))
     (message,) = caplog.messages
     assert message.startswith("rollouts may take up to ") and "there are 95.00 GiB on a card here" in message
-    assert "lower engine.slots" in message
+    assert "lower engine.kv_bytes" in message
     caplog.clear()
-    narrow = dataclasses.replace(config, engine=dataclasses.replace(config.engine, slots=1, decode_widths=(1,)))
+    engine = dataclasses.replace(config.engine, kv_bytes=6 * GIB, decode_widths=(1,))
+    narrow = dataclasses.replace(config, engine=engine)
     with caplog.at_level("WARNING"):
         check_memory(narrow, Limit(95 * GIB, "on a card here"))
     assert "lower batch.micro_batch" in caplog.text

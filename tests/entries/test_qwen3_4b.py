@@ -72,7 +72,12 @@ def test_the_table_of_memory_is_what_is_computed_and_fits():
         assert most < limit
         devices = int(re.search(r"(\d+) (A100|chips)", name)[1])
         assert config.mesh.data * config.mesh.fsdp * config.mesh.tensor == devices
-    assert f"{cache_token_bytes(load_config(PATH).model) / 2**10:g} KiB" in WORDS
+    config = load_config(PATH)
+    token, rollouts = cache_token_bytes(config.model), config.queries_per_batch * config.rollouts_per_query
+    assert f"{token / 2**10:g} KiB" in WORDS
+    tokens, longest = config.engine.kv_bytes / token, config.engine.longest
+    assert f"{rollouts} rollouts of {round(tokens / rollouts, -2):,.0f} tokens or 100 of {longest:,}" in WORDS
+    assert tokens / longest == pytest.approx(100, rel=0.05)
 
 
 def test_what_one_micro_batch_takes_is_what_is_computed_and_near_what_was_compiled():
@@ -172,5 +177,5 @@ def test_a_dry_run_needs_no_weights_and_no_key(tmp_path, capsys, monkeypatch, pr
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     assert cli.main(["train", "--config", PATH, "--workdir", str(tmp_path / "run"), "--dry-run", *prepared]) == 0
     printed = capsys.readouterr().out
-    assert "worker_6" in printed and "mesh.tensor=8" in printed and "61.92" in printed
+    assert "worker_6" in printed and "mesh.tensor=8" in printed and "64.04" in printed
     assert not (tmp_path / "run").exists()

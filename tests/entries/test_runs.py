@@ -294,10 +294,11 @@ def test_other_test_questions_set_the_old_answers_aside(reference, run, warm, tm
         assert summary["margins"]["trained_minus_best_forced"] is None
 
 
-def test_a_deterministic_evaluation_that_needs_more_slots_is_refused_before_the_first_step(run, warm, tmp_path):
+def test_a_deterministic_evaluation_that_needs_more_pages_is_refused_before_the_first_step(run, warm, tmp_path):
     overrides = (f"--config.init.path={warm}", "--config.rollout.concurrency=64", "--config.evaluation.test_queries=30")
-    failed = run("train", tmp_path / "run", *overrides, expect=2)
-    assert "a slot for each of 30 concurrent episodes" in failed.stderr and "step" not in failed.stdout
+    failed = run("train", tmp_path / "run", *overrides, "--config.engine.kv_bytes=4500000", expect=2)
+    said = "engine.kv_bytes=4500000: 30 contexts of 384 tokens may take 5185536"  # those of 24 rollouts have room
+    assert said in failed.stderr and "step" not in failed.stdout
 
 
 @pytest.mark.parametrize(
