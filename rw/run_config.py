@@ -217,7 +217,7 @@ class SupportConfig:
 class RolloutConfig:
     """Episodes: how many at once and for how long."""
 
-    concurrency: int = 256
+    concurrency: int = 256  # each keeps its cache meanwhile (engine.kv_bytes)
     deadline_s: float | None = 1800.0  # wall clock a rollout; None: no limit; not applied with deterministic=True
     scorer_timeout_s: float = 60.0  # beyond a scorer's own limits: one that takes longer is at fault, not the answer
     scorer_processes: int | None = None  # that score side by side; None: half of the cores, and 2 at least

@@ -353,7 +353,7 @@ class SlotTable:
                 del self._prompts[key]
 
     def discard(self, slot: Slot) -> None:
-        """What lies in a slot's pages and its prompt's cannot be trusted; frees them. Siblings keep theirs, and
+        """What lies in the pages of a slot and of its prompt cannot be trusted; frees them. Siblings keep theirs, and
         new ones compute the prompt again."""
         if slot.state is SlotState.GONE:
             return
