@@ -183,6 +183,7 @@ def test_two_runs_with_shuffled_worker_latencies_are_bitwise_equal(reference, ru
         f"--config.init.path={warm}",
         "--config.workers.latency_s=0.02",
         "--config.workers.latency_seed=7",
+        "--config.engine.slots=5",  # of 24 episodes, most wait for their turn
     )
     assert_same_params(workdir, reference[0])
 
