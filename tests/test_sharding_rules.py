@@ -170,7 +170,7 @@ def test_sharded_decoding_equals_the_full_forward():
         cache = jax.device_put(kv.init_cache(CONFIG, 8, 16), sharding.cache_sharding(mesh))
         found, cache = prefill_and_decode(unstacked, cache)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert cache[0][0].sharding.shard_shape(cache[0][0].shape) == (2, 1, 16, 8)
+    assert cache[0][0].sharding.shard_shape(cache[0][0].shape) == (2, 1, 8, 16)
 
 
 def test_batch_and_replicated_placements():

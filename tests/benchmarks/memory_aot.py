@@ -63,11 +63,13 @@ from rw.memory import device_memory  # noqa: E402
 from rw.model.cache import init_cache  # noqa: E402
 from rw.model.qwen3 import shapes_of, unstack  # noqa: E402
 from rw.sampler import decode  # noqa: E402
+from rw.sampler.pages import pages_for  # noqa: E402
 from rw.sharding import MESH_AXES, batch_sharding, make_mesh, param_shardings, replicated, sampler_shardings  # noqa: E402
 from rw.types import TokenCounts, TrainState  # noqa: E402
 
 GIB = 2**30
-DECODE_ROWS = (((), jnp.int32), ((), jnp.int32), ((4,), jnp.uint32), ((), jnp.int32))
+DECODE_ROWS = {"words": ((4,), jnp.uint32)}  # the others are one i32 a row
+END_TOKENS = (1, 2)  # any two
 A100 = f"""
 gpu_device_info {{
   threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
@@ -133,7 +135,7 @@ class Programs:
         return make_update(self.optimizer).lower(state, self.params, np.float32(0))
 
     def reference(self):
-        return jax.jit(self.learner._logprobs).lower(self.params, self.micro)
+        return jax.jit(self.learner.loss.logprobs).lower(self.params, self.micro)
 
     def _published(self):
         layout = jax.eval_shape(lambda params: unstack(params, self.config.model), self.params)
@@ -155,10 +157,12 @@ class Programs:
         def whole(shape, dtype):
             return jax.ShapeDtypeStruct(shape, dtype, sharding=replicated(self.mesh))
 
-        rows = decode.DecodeRows(*(whole((width, *rest), dtype) for rest, dtype in DECODE_ROWS))
-        sampling = (self.config.sampling, model.vocab_size, engine.steps_per_dispatch)
+        kinds = [DECODE_ROWS.get(name, ((), jnp.int32)) for name in decode.DecodeRows._fields]
+        rows = decode.DecodeRows(*(whole((width, *rest), dtype) for rest, dtype in kinds))
+        steps, page = engine.steps_per_dispatch, engine.page_tokens
+        how = (self.config.sampling, model.vocab_size, END_TOKENS, steps, page, pages_for(steps, page) + 1)
         key = whole((2,), jnp.uint32)
-        return decode.decode.lower(placed(*self._published()), cache, key, rows, model, *sampling)
+        return decode.decode.lower(placed(*self._published()), cache, key, rows, model, *how)
 
 
 def measure(lowered) -> dict[str, float]:

@@ -105,7 +105,7 @@ def test_a_file_stop_ends_a_run_and_the_spending_of_a_killed_one_counts(command,
     rest = process.stdout.read()
     assert process.wait() == 7 and "stopped by" in rest and "STOP" in rest
     assert spent(workdir) >= before
-    refused = run("train", workdir, *options, expect=2)
+    refused = run("train", workdir, *options, expect=7)
     assert "remove it" in refused.stderr
     (workdir / "STOP").unlink()
     run("train", workdir, *options, "--config.budget.run_usd=1.0")
