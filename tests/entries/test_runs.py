@@ -265,6 +265,7 @@ def test_a_run_that_diverges_keeps_what_it_has_and_can_go_on(run, warm, tmp_path
     assert "step 3 of 4: 1 to go" in run("train", workdir, *overrides, expect=3).stdout
 
 
+@pytest.mark.full
 def test_a_finished_run_says_so_and_more_steps_extend_it(reference, run, warm, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(reference[0], workdir)
