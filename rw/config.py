@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import importlib.util
 import inspect
 import pathlib
@@ -25,7 +24,7 @@ from rw.errors import ConfigError
 from rw.evaluation.reference_cost import read_reference_cost
 from rw.imported import imported_function, name_with_source
 from rw.run_config import RewardConfig, RunConfig
-from rw.typed_values import build, one_line, unknown_key
+from rw.typed_values import build, did_you_mean, one_line, unknown_key
 from rw.workers.endpoint_file import load_endpoints
 
 
@@ -87,9 +86,8 @@ def _check_name(module: ModuleType, path: str, name: str) -> None:
     if name and not parameters:
         raise ConfigError(f"config file {path} holds one config, so {path}:{name} is not in it; leave :{name} out")
     if name and known and name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ConfigError(f"config file {path} has no config {name!r}{hint}; it has {', '.join(known)}")
+        there = f"it has {', '.join(known)}"
+        raise ConfigError(f"config file {path} has no config {name!r}; {there}{did_you_mean(name, known)}")
 
 
 def freeze(config: Mapping[str, Any]) -> RunConfig:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import functools
 import pathlib
 import sys
@@ -37,6 +36,7 @@ from rw.parts import Parts
 from rw.processes import joined
 from rw.run_config import RunConfig
 from rw.saved_router import RouterPlace, find_router
+from rw.typed_values import did_you_mean
 from rw.types import Mode, PublishedWeights
 from rw.warmstart import warm_start
 
@@ -57,9 +57,8 @@ class Asked:
     def __post_init__(self):
         for arm in self.arms:
             if arm not in KNOWN_ARMS:
-                near = difflib.get_close_matches(arm, KNOWN_ARMS, n=1, cutoff=0.4)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(KNOWN_ARMS)}"
-                raise ConfigError(f"unknown arm {arm!r} of --arms; {hint}")
+                hint = did_you_mean(arm, KNOWN_ARMS, cutoff=0.4) or f"; there are {', '.join(KNOWN_ARMS)}"
+                raise ConfigError(f"unknown arm {arm!r} of --arms{hint}")
         if not self.arms:
             raise ConfigError(f"--arms is empty; name some of {', '.join(KNOWN_ARMS)}")
         for reference in self.against:

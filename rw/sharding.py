@@ -129,11 +129,6 @@ def batch_sharding(mesh) -> NamedSharding:
     return NamedSharding(mesh, partition_spec(("batch",)))
 
 
-def cache_sharding(mesh) -> NamedSharding:
-    """Keys and values of a cache, whose first axes are rows and key/value heads."""
-    return NamedSharding(mesh, partition_spec(("batch", "heads")))
-
-
 def sampler_shardings(mesh, tree):
     """`param_shardings` of the sampler's copy: split over tensor alone, whole over data and fsdp."""
 

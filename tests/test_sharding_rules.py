@@ -167,7 +167,8 @@ def test_sharded_decoding_equals_the_full_forward():
     with jax.set_mesh(mesh):
         unstacked = qwen3.unstack(params, CONFIG)
         unstacked = jax.device_put(unstacked, sharding.param_shardings(mesh, unstacked))
-        cache = jax.device_put(kv.init_cache(CONFIG, 8, 16), sharding.cache_sharding(mesh))
+        layout = jax.NamedSharding(mesh, sharding.partition_spec(("batch", "heads")))
+        cache = jax.device_put(kv.init_cache(CONFIG, 8, 16), layout)
         found, cache = prefill_and_decode(unstacked, cache)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert cache[0][0].sharding.shard_shape(cache[0][0].shape) == (2, 1, 8, 16)

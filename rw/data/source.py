@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import difflib
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from rw.data.sources.schema import Item, Options, Place, Source, Unusable
 from rw.data.wording import normalised
 from rw.errors import DataError
 from rw.imported import imported
+from rw.typed_values import did_you_mean
 from rw.types import Query
 
 DUPLICATE = "duplicate"
@@ -65,9 +65,8 @@ def source_of(dataset: str) -> Source:
         if set_name(dataset) in SOURCES:
             raise DataError(f"data set {dataset!r} has the name of one of rw's; give yours another one")
         return source
-    near = difflib.get_close_matches(dataset.lower().replace("-", "_"), SOURCES, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else "known are"
-    raise DataError(f"unknown data set {dataset!r}; {hint} {'' if near else ', '.join(SOURCES)}".rstrip())
+    near = did_you_mean(dataset.lower().replace("-", "_"), SOURCES, cutoff=0.5)
+    raise DataError(f"unknown data set {dataset!r}{near or '; known are ' + ', '.join(SOURCES)}")
 
 
 def set_name(dataset: str) -> str:

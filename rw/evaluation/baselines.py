@@ -7,7 +7,6 @@ function. Nothing here calls, samples or writes.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 
 from rw.errors import ConfigError
@@ -16,6 +15,7 @@ from rw.evaluation.outcomes import Outcome
 from rw.evaluation.response_matrix import ResponseMatrix
 from rw.evaluation.selection import NEED_ANSWERS, RULES, always
 from rw.imported import imported_function
+from rw.typed_values import did_you_mean
 from rw.types import Mode
 
 PREFIX = "baseline_"
@@ -43,9 +43,8 @@ def choose_names(only: Sequence[str], without: Sequence[str], known: Sequence[st
         if name in NAMES and name not in known:
             raise ConfigError(f"baseline {name!r} cannot be had of these records; there are {', '.join(known)}")
         if name not in NAMES:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
-            raise ConfigError(f"unknown baseline {name!r}; {hint}")
+            hint = did_you_mean(name, known, cutoff=0.4) or f"; there are {', '.join(known)}"
+            raise ConfigError(f"unknown baseline {name!r}{hint}")
     wanted = {name.removeprefix(PREFIX) for name in only} or set(known)
     left_out = {name.removeprefix(PREFIX) for name in without}
     found = tuple(name for name in known if name in wanted - left_out)

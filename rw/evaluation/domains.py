@@ -86,11 +86,6 @@ def domains_of(found: Iterable[Stratum]) -> list[str]:
     return list(dict.fromkeys(stratum.domain for stratum in found if not is_held_out(stratum)))
 
 
-def weighted_mean(means: Mapping[Stratum, float], weights: Mapping[Stratum, float]) -> float:
-    """Sum of weight times mean over the strata that have a weight."""
-    return sum(weight * means[stratum] for stratum, weight in weights.items())
-
-
 def is_the_papers(found: Iterable[Stratum]) -> bool:
     """Whether the sets in the mean are exactly the paper's nine, each in its domain."""
     own = {(stratum.domain, stratum.dataset) for stratum in found if not is_held_out(stratum)}

@@ -56,33 +56,3 @@ def attended(layer_cache):
     """Keys [rows, N, C, hd] and values [rows, N, hd, C] of one layer, as `attention.attend` takes them."""
     keys, values = layer_cache
     return jnp.swapaxes(keys, 2, 3), jnp.swapaxes(values, 2, 3)
-
-
-def resize(cache: Cache, new_capacity: int) -> Cache:
-    """The same rows with room for `new_capacity` positions; what no longer fits is cut off."""
-    return [(_resize(k, KEY_AXIS, new_capacity), _resize(v, VALUE_AXIS, new_capacity)) for k, v in cache]
-
-
-def take_rows(cache: Cache, rows) -> Cache:
-    """The rows of a cache, i32[n], as a new one."""
-    return [(keys[rows], values[rows]) for keys, values in cache]
-
-
-def put_rows(cache: Cache, rows, source: Cache) -> Cache:
-    """`cache` with rows i32[n] replaced by those of `source` (no larger in capacity); rows out of range are dropped."""
-    width = capacity(source)
-    rows = jnp.asarray(rows)
-    rows = jnp.where(rows < 0, cache[0][0].shape[0], rows)
-    return [
-        (
-            keys.at[rows, :, :, :width].set(new_keys.astype(keys.dtype), mode="drop"),
-            values.at[rows, :, :width].set(new_values.astype(values.dtype), mode="drop"),
-        )
-        for (keys, values), (new_keys, new_values) in zip(cache, source, strict=True)
-    ]
-
-
-def _resize(array, axis: int, size: int):
-    if size <= array.shape[axis]:
-        return jax.lax.slice_in_dim(array, 0, size, axis=axis)
-    return jnp.pad(array, [(0, size - array.shape[axis] if a == axis else 0) for a in range(array.ndim)])

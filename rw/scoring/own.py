@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping
 
 from rw.errors import ConfigError
 from rw.imported import imported_function
+from rw.typed_values import did_you_mean
 from rw.types import Query, Verdict, VerdictKind
 
 
@@ -44,7 +44,4 @@ def _own(name: str, path: str) -> Callable[[str, Query], Verdict]:
 
 def no_scorer(name: str, known: Collection[str]) -> str:
     """What to say of a scorer that is not there."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"no scorer is named {name!r}; " + (
-        f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-    )
+    return f"no scorer is named {name!r}{did_you_mean(name, known, cutoff=0.5) or '; there are ' + ', '.join(known)}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import difflib
 import enum
 import json
 import socket
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from rw.errors import ConfigError, FailureCause
+from rw.typed_values import did_you_mean
 from rw.types import CallId
 from rw.workers.attempt import Attempt
 from rw.workers.config import MAX_TOKENS_KEYS, ClientConfig, WorkerEndpoint
@@ -183,14 +183,12 @@ class _Checkup:
         name = self._worker.model
         entry = entries.get(name) or entries.get(name.partition(":")[0])
         if entry is None:
-            nearest = difflib.get_close_matches(name, entries, n=1, cutoff=0.3)
-            hint = (
-                f"did you mean {nearest[0]!r}?" if nearest else f"it lists {', '.join(sorted(entries)[:5]) or 'none'}"
-            )
+            near = did_you_mean(name, entries, cutoff=0.3)
+            hint = near or f"; it lists {', '.join(sorted(entries)[:5]) or 'none'}"
             any_name = any("llamacpp" in str(other.get("owned_by", "")) for other in entries.values())
             state = State.WARN if any_name else State.FAIL  # llama.cpp answers to every name, with the model it has
             entry = next(iter(entries.values())) if any_name and len(entries) == 1 else None
-            self._add("model", state, f"{name!r} is not on the server's list", f"correct model; {self._masked(hint)}")
+            self._add("model", state, f"{name!r} is not on the server's list", f"correct model{self._masked(hint)}")
         else:
             self._add("model", State.OK, "listed")
         self._check_context(entry or {})

@@ -62,7 +62,7 @@ def test_every_variant_is_described():
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        (f"{FILES['quickstart']}:no_commet", "has no config 'no_commet' (did you mean 'no_comet'?); it has no_comet,"),
+        (f"{FILES['quickstart']}:no_commet", "has no config 'no_commet'; it has no_comet,"),
         (FILES["qwen3_4b"], "name one, as in configs/ablations/qwen3_4b.py:no_comet; it has no_comet, no_progressive"),
         ("configs/quickstart.py:multi", "holds one config, so configs/quickstart.py:multi is not in it; leave :multi"),
         ("configs/ablations/variants.py", "config file configs/ablations/variants.py has no function get_config()"),

@@ -1,4 +1,4 @@
-"""The cache: chunked prefill and decoding equal the full forward, padding is dropped, rows move and grow."""
+"""The cache: chunked prefill and decoding equal the full forward, padding is dropped."""
 
 import dataclasses
 
@@ -92,20 +92,6 @@ def test_padding_writes_nothing():
     before = [(k + 1.0, v + 2.0) for k, v in kv.init_cache(CONFIG, 3, 16)]
     _, after = step(TOKENS[:, :4], np.array([[-1, 16, 99, -7]] * 3, np.int32), before)
     assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True))
-
-
-def test_a_prompt_is_prefilled_once_and_cloned_into_grown_rows():
-    prompt, pool = kv.init_cache(CONFIG, 1, 8), kv.init_cache(CONFIG, 4, 8)
-    _, prompt = step(TOKENS[1:2, :6], POSITIONS[:1, :6], prompt)
-    pool = kv.put_rows(pool, np.array([2, 0, -1, 4]), kv.take_rows(prompt, np.array([0, 0, 0, 0])))
-    pool = kv.resize(pool, 16)
-    assert kv.capacity(pool) == 16
-    tokens, positions = np.repeat(TOKENS[1:2, 6:], 4, 0), np.repeat(POSITIONS[:1, 6:], 4, 0)
-    found, pool = step(tokens, positions, pool)
-    for row in (0, 2):
-        np.testing.assert_allclose(found[row], EXPECTED[1, 6:], atol=1e-5)
-    assert np.all(np.asarray(pool[0][0])[[1, 3], :, :, :6] == 0)  # rows out of range touched no other row
-    assert [x.shape for x in kv.resize(pool, 5)[0]] == [(4, 2, 8, 5), (4, 2, 5, 8)]
 
 
 def test_a_donated_cache_is_updated_in_place():

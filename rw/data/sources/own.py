@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from rw.data.sources import choices, contests, functions, maths, reasoning, reca
 from rw.data.sources.program_tests import function_tests, parsed_tests, stdin_tests
 from rw.data.sources.schema import Item, Place, Source, Unusable
 from rw.errors import DataError
+from rw.typed_values import did_you_mean
 from rw.types import ProgramTests
 
 REQUIRED, OPTIONAL = ("id", "domain", "prompt", "answer", "scorer"), ("letters", "metadata")
@@ -39,9 +39,8 @@ def read_own(row: Mapping[str, Any], place: Place) -> Item:
     own = place.options.own_scorers
     known = (*SCORERS, *sorted(own))
     if scorer not in known:
-        near = difflib.get_close_matches(str(scorer), known, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-        raise DataError(f"scorer {scorer!r} is unknown; {hint} (--own-scorers names those of scoring.own)")
+        hint = did_you_mean(str(scorer), known, cutoff=0.4) or f"; known are {', '.join(known)}"
+        raise DataError(f"scorer {scorer!r} is unknown{hint} (--own-scorers names those of scoring.own)")
     if not isinstance(metadata, Mapping) or not all(isinstance(row[name], str) for name in ("domain", "prompt")):
         raise DataError("domain and prompt must be texts, metadata an object")
     try:
