@@ -31,9 +31,8 @@ def policy_logprobs(params: Any, model_config: ModelConfig, micro: MicroBatch, t
 
     The head runs on policy tokens only: what Workers wrote is most of a row, and its logits are never needed.
     """
-    packing = {"segment_mask": micro.sequences, "prefixes": micro.prefixes}
-    hidden, _ = hidden_states(params, model_config, micro.tokens, micro.positions, **packing)
-    before = jnp.take_along_axis(hidden, micro.predictors[:, :, None], axis=1)  # [B, P, D]
+    options = {"segment_mask": micro.sequences, "prefixes": micro.prefixes, "places": micro.predictors}
+    before, _ = hidden_states(params, model_config, micro.tokens, micro.positions, **options)  # [B, P, D]
     return token_logprobs(params, model_config, before, micro.policy.tokens, temperature, chunk, with_entropy=True)
 
 

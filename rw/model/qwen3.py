@@ -20,7 +20,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.ad_checkpoint import checkpoint_name
 
 from rw.model import cache as kv
-from rw.model.attention import attend
+from rw.model.attention import BUILT_IN, attend
 from rw.model.config import SAVED_ATTENTION, ModelConfig, wide
 from rw.sharding import constrain, whole_weight
 
@@ -54,6 +54,11 @@ class LayerInputs(NamedTuple):
     key_index: Any  # i32[B, S]
     segments: Any  # i32[B, T] or None
     prefixes: Any  # i32[B, T] or None
+
+    def of_queries(self, places) -> LayerInputs:
+        """The same where only the tokens at places i32[B, P] ask: what is read of keys stays whole."""
+        queries = {name: getattr(self, name) for name in ("cos", "sin", "query_index", "segments", "prefixes")}
+        return self._replace(**{name: None if x is None else _take(x, places) for name, x in queries.items()})
 
 
 class Linear(nn.Module):
@@ -94,26 +99,28 @@ class SelfAttention(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x, inputs: LayerInputs, layer_cache):
+    def __call__(self, x, inputs: LayerInputs, layer_cache, places=None):
         c = self.config
-        query = _split_heads(Linear(c, c.n_heads * c.head_dim, name="q_proj")(x), c.head_dim)  # [B, T, H, hd]
+        asking, asked = (x, inputs) if places is None else (_take(x, places), inputs.of_queries(places))
+        query = _split_heads(Linear(c, c.n_heads * c.head_dim, name="q_proj")(asking), c.head_dim)  # [B, T, H, hd]
         key = _split_heads(Linear(c, c.n_kv_heads * c.head_dim, name="k_proj")(x), c.head_dim)  # [B, T, N, hd]
         value = _split_heads(Linear(c, c.n_kv_heads * c.head_dim, name="v_proj")(x), c.head_dim)
         if c.qk_norm:
             query, key = RMSNorm(c, name="q_norm")(query), RMSNorm(c, name="k_norm")(key)
-        query, key = rotate(query, inputs.cos, inputs.sin), rotate(key, inputs.cos, inputs.sin)
+        query, key = rotate(query, asked.cos, asked.sin), rotate(key, inputs.cos, inputs.sin)
         query, key, value = (constrain(x, "batch", "length", "heads", "width") for x in (query, key, value))
         if layer_cache is None:
             keys, values = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 3, 1)
         else:
             layer_cache = kv.write(layer_cache, key, value, inputs.positions)
             keys, values = kv.attended(layer_cache)
-        segments = (inputs.segments, inputs.segments)
-        options = {"backend": c.attention, "chunk": c.attention_chunk, "whole_rows": layer_cache is None}
-        options["query_prefixes"] = inputs.prefixes
-        out = attend(query, keys, values, inputs.query_index, inputs.key_index, *segments, **options)
+        segments = (asked.segments, inputs.segments)
+        whole_rows = layer_cache is None and places is None
+        options = {"backend": c.attention, "chunk": c.attention_chunk, "whole_rows": whole_rows}
+        options["query_prefixes"] = asked.prefixes
+        out = attend(query, keys, values, asked.query_index, inputs.key_index, *segments, **options)
         residual_scale = 1 / math.sqrt(2 * c.n_layers)
-        out = constrain(out.reshape(*x.shape[:-1], c.n_heads * c.head_dim), "batch", "length", "heads")
+        out = constrain(out.reshape(*asking.shape[:-1], c.n_heads * c.head_dim), "batch", "length", "heads")
         out = checkpoint_name(out, SAVED_ATTENTION)
         return Linear(c, c.d_model, residual_scale, name="o_proj")(out), layer_cache
 
@@ -135,16 +142,17 @@ class DecoderLayer(nn.Module):
     """One pre-norm block; returns (hidden, the layer's cache or None), the shape of a scan body.
 
     On a mesh the residual stream, and so what the backward pass keeps of a layer, is split by length over `tensor`:
-    norms and sums run on the parts; rows are whole only where heads or features are split instead.
+    norms and sums run on the parts; rows are whole only where heads or features are split instead. With `places`
+    i32[B, P] it goes on with the tokens at those alone: [B, P, D].
     """
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, hidden, inputs: LayerInputs, layer_cache=None):
+    def __call__(self, hidden, inputs: LayerInputs, layer_cache=None, places=None):
         normed = _whole_rows(RMSNorm(self.config, name="input_layernorm")(hidden))
-        attended, layer_cache = SelfAttention(self.config, name="self_attn")(normed, inputs, layer_cache)
-        hidden = hidden + _split_rows(attended)
+        attended, layer_cache = SelfAttention(self.config, name="self_attn")(normed, inputs, layer_cache, places)
+        hidden = (hidden if places is None else _take(hidden, places)) + _split_rows(attended)
         normed = _whole_rows(RMSNorm(self.config, name="post_attention_layernorm")(hidden))
         hidden = hidden + _split_rows(MLP(self.config, name="mlp")(normed))
         return _split_rows(hidden), layer_cache
@@ -229,7 +237,9 @@ def _random_params(key, config: ModelConfig) -> Params:
 _init = partial(jax.jit, static_argnames="config")(_random_params)
 
 
-def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, segment_mask=None, prefixes=None):
+def hidden_states(
+    params, config: ModelConfig, tokens, positions, cache=None, segment_mask=None, prefixes=None, places=None
+):
     """Final hidden states of every token, normed and ready for the head.
 
     Without a cache a row attends to itself: causal by place in the row, padding (negative positions) never read. With
@@ -245,22 +255,29 @@ def hidden_states(params, config: ModelConfig, tokens, positions, cache=None, se
         segment_mask: i32[B, T] sequence ids of packed rows, or None: tokens of different ids do not see each other.
         prefixes: i32[B, T] or None: with `segment_mask`, the id of a sequence before its own in the row that each token
             sees besides; its own where it has none. Positions go on behind the prefix, so restart in each continuation.
+        places: i32[B, P] or None: the tokens of each row, by their place in it, whose states are asked for. The last
+            layer computes no others, unless it is scanned or its attention is a kernel of whole rows.
 
     Returns:
-        (hidden [B, T, D] in the compute dtype, the cache or None).
+        (hidden [B, T, D] or [B, P, D] in the compute dtype, the cache or None).
     """
     inputs = _layer_inputs(config, tokens, positions, cache, segment_mask, prefixes)
     scans = config.remat != "none" or config.n_layers > MOST_UNROLLED
     if cache is None and scans and not isinstance(params, UnstackedParams):
-        return Qwen3(config).apply(_variables(params), tokens, inputs), None
+        hidden = Qwen3(config).apply(_variables(params), tokens, inputs)
+        return hidden if places is None else _take(hidden, places), None
     if not isinstance(params, UnstackedParams):
         params = unstack(params, config, dtype=config.param_dtype)
     hidden = Embedding(config).apply(_variables({"weight": params.top[EMBEDDING]}), tokens)
+    in_layer = places if config.attention in BUILT_IN else None
     new_cache = []
     for layer, layer_params in enumerate(params.layers):
         layer_cache = None if cache is None else cache[layer]
-        hidden, layer_cache = DecoderLayer(config).apply(_variables(layer_params), hidden, inputs, layer_cache)
+        asked = in_layer if layer == config.n_layers - 1 else None
+        hidden, layer_cache = DecoderLayer(config).apply(_variables(layer_params), hidden, inputs, layer_cache, asked)
         new_cache.append(layer_cache)
+    if places is not None and in_layer is None:
+        hidden = _take(hidden, places)
     hidden = _whole_rows(RMSNorm(config).apply(_variables({"weight": params.top[FINAL_NORM]}), hidden))
     return hidden, None if cache is None else new_cache
 
@@ -311,6 +328,11 @@ def _layer_inputs(config, tokens, positions, cache=None, segments=None, prefixes
         raise ValueError("segment_mask packs rows of a forward pass without a cache; a cache holds one sequence a row")
     key_index = jnp.broadcast_to(jnp.arange(kv.capacity(cache), dtype=jnp.int32), (tokens.shape[0], kv.capacity(cache)))
     return LayerInputs(cos, sin, positions, positions, key_index, None, None)
+
+
+def _take(x, places):
+    """[B, P, …] of x [B, T, …]: the entries at places i32[B, P] of each row."""
+    return jnp.take_along_axis(x, places.reshape(*places.shape, *[1] * (x.ndim - 2)), axis=1)
 
 
 def _split_heads(x, head_dim: int):

@@ -156,6 +156,32 @@ def test_few_layers_stand_one_after_the_other_and_give_what_the_scan_gives(most,
         np.testing.assert_allclose(gradient[name], x, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("scans", [True, False])
+@pytest.mark.parametrize("attention", ["xla", "chunked_xla"])
+def test_states_asked_for_by_place_are_those_of_whole_rows_and_so_is_their_gradient(attention, scans):
+    config = dataclasses.replace(
+        CONFIG, attention=attention, attention_chunk=4, remat="nothing_saveable" if scans else "none"
+    )
+    tokens = np.random.default_rng(2).integers(0, 61, (2, 12))
+    positions = np.array([[0, 1, 2, 3, 4, 3, 4, 5, -1, -1, -1, -1], [-1, 0, 1, 2, 3, 4, 5, 6, 3, 4, 5, 6]])
+    sequences = np.array([[0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 3], [9, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]])
+    prefixes = np.where(np.isin(sequences, (1, 2)), 0, sequences)
+    places = np.array([[2, 3, 4, 2, 5, 7], [3, 7, 3, 8, 0, 0]])  # a prompt's last token is asked for by each of two
+    real = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], bool)[..., None]
+
+    def total(params, asks):
+        options = {"segment_mask": sequences, "prefixes": prefixes, "places": places if asks else None}
+        hidden, _ = qwen3.hidden_states(params, config, tokens, positions, **options)
+        hidden = hidden if asks else hidden[np.arange(2)[:, None], places]
+        return jnp.sum(jnp.sin(jnp.where(real, hidden, 0))), hidden
+
+    (_, asked), gradient = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1)(PARAMS, True)
+    (_, whole), expected = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1)(PARAMS, False)
+    np.testing.assert_allclose(np.where(real, asked, 0), np.where(real, whole, 0), atol=2e-6)
+    for name, x in expected.items():
+        np.testing.assert_allclose(gradient[name], x, atol=1e-5, err_msg=name)
+
+
 def temporaries(program):
     return program.memory_analysis().temp_size_in_bytes
 
