@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from rw.config_path import config_name
 from rw.errors import ConfigError, RwError
+from rw.kept_memory import keep_memory
 from rw.typed_values import did_you_mean
 
 COMMANDS = {
@@ -30,6 +31,8 @@ COMMANDS = {
     "ledger": "what runs have spent, by phase, Worker, mode and step, also while they run",
 }
 
+COMPUTE = ("train", "warmstart", "evaluate", "baselines", "calibrate")  # run a model
+
 MODULES = {"data": "prepare"}  # of commands that are not named like theirs
 
 DRY_RUN = "--dry-run"  # of commands that ask Workers
@@ -43,7 +46,8 @@ OVERRIDES = "Any value of the config can be set as --config.section.key=value, e
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry of the console command; returns the exit code."""
+    """Entry of the console command; returns the exit code. Without `argv` the process is this command's alone."""
+    owns_process = argv is None
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: rw train|warmstart --config FILE [--workdir DIR] [--dry-run] [--allow-live] [--config.a.b=v ...]")
@@ -70,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = did_you_mean(command, COMMANDS) or f"; one of {', '.join(COMMANDS)}"
         print(f"rw: unknown command {command!r}{hint}", file=sys.stderr)
         return 2
+    if owns_process and command in COMPUTE:
+        keep_memory()
     return importlib.import_module(f"rw.{MODULES.get(command, command)}").main(rest)  # each loads only what it needs
 
 

@@ -14,6 +14,7 @@ import speed_work as work
 
 from rw.core.advantages import AdvantageConfig
 from rw.core.losses import LossConfig
+from rw.kept_memory import keep_memory
 from rw.learner.batch import BatchConfig
 from rw.learner.optimizer import Optimizer, OptimizerConfig
 from rw.learner.publish import publish
@@ -38,7 +39,7 @@ ENGINE = EngineConfig(
     steps_per_dispatch=16,
 )
 BATCH = BatchConfig(
-    micro_batch=8, length_buckets=(work.PROMPT + work.NEW,), policy_buckets=(work.NEW,), logprob_chunk=work.NEW
+    micro_batch=4, length_buckets=(work.PROMPT + work.NEW,), policy_buckets=(work.NEW,), logprob_chunk=work.NEW
 )
 
 
@@ -63,7 +64,7 @@ def model_of(shape: work.Shape) -> ModelConfig:
         d_ff=shape.ff,
         rope_theta=work.ROPE_THETA,
         norm_eps=work.NORM_EPS,
-        attention="chunked_xla",
+        attention="xla",
         remat="none",
     )
 
@@ -239,4 +240,5 @@ def _all_logits(params: Params, model: ModelConfig, tokens):
 
 
 if __name__ == "__main__":
+    keep_memory()  # as `rw train` does
     work.take_part({"gen": gen, "step": step, "machine": machine}, logits)
