@@ -1,7 +1,8 @@
 """A training step in the regime `stream` against one in `collect`: seconds of each, and their ratio.
 
-    python tests/benchmarks/regime_speed.py                    # Workers slow: the update is about a third of a step
+    python tests/benchmarks/regime_speed.py                    # the quickstart with slow Workers: a short update
     python tests/benchmarks/regime_speed.py --latency 0        # Workers answer at once: the device has no idle moment
+    python tests/benchmarks/regime_speed.py --long-rows --latency 0.6       # the update is about a third of a step
     python tests/benchmarks/regime_speed.py --config.batch.packing=none                    # keys of the config, too
 
 Two whole runs in one process, from the same router with the same queries and seeds: rollouts through the real engine
@@ -39,6 +40,11 @@ OVERRIDES = {
     "schedule.cold_batches": 0, "schedule.autonomous_from": 0, "evaluation.every": 0, "evaluation.test_queries": 0,
     "checkpoint.every": 1000, "log.tensorboard": False, "log.trajectories_every": 0,
 }  # fmt: skip
+# Every rollout padded to as many tokens as it has where Workers say much. Sampling takes what it took: of a larger
+# router, too, the update is many times as much work as decoding.
+LONG_ROWS = {
+    "batch.packing": "none", "batch.micro_batch": 1, "batch.length_buckets": "128,2048", "batch.policy_buckets": "128,",
+}  # fmt: skip
 
 
 def main() -> None:
@@ -52,6 +58,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default=str(QUICKSTART))
     parser.add_argument("--latency", type=float, default=1.0, help="mean seconds of a Worker's answer")
+    parser.add_argument("--long-rows", action="store_true", help="rollouts of 2,048 tokens, padded")
     parser.add_argument("--steps", type=int, default=6, help="of each regime that count")
     parser.add_argument("--warm", type=int, default=2, help="steps of each before")
     return parser.parse_known_args()
@@ -60,7 +67,8 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
 async def measure(known: argparse.Namespace, more: Sequence[str]) -> dict[str, list[dict[str, float]]]:
     """The metrics of each regime's steps that count."""
     given = [tuple(word.removeprefix("--config.").split("=", 1)) for word in more]
-    overrides = [*((key, str(value)) for key, value in OVERRIDES.items()), *given]
+    own = OVERRIDES | (LONG_ROWS if known.long_rows else {})
+    overrides = [*((key, str(value)) for key, value in own.items()), *given]
     overrides.append(("workers.latency_s", str(known.latency)))
     progress.be_quiet()
     async with contextlib.AsyncExitStack() as stack:
@@ -99,7 +107,7 @@ async def compile_once(trainers: dict[str, Trainer]) -> None:
 
 def report(rows: dict[str, list[dict[str, float]]], known: argparse.Namespace) -> dict[str, object]:
     """Prints medians by regime; returns them with the ratios of steps that began alike."""
-    found = {"latency_s": known.latency, "steps": known.steps}
+    found = {"latency_s": known.latency, "long_rows": known.long_rows, "steps": known.steps}
     for regime, steps in rows.items():
         for name in COLUMNS:
             values = [row[name] for row in steps]

@@ -38,11 +38,12 @@ import speed_work as work
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 TOLERANCE = 1e-4  # of logits up to 5, in float32
+REGIME_RUNS = [["--long-rows", "--latency=0.6"], ["--latency=1", "--steps=4"], ["--latency=0"]]
 ALONE = {  # scripts of rw's own, each run with these flags, or with the last ones where it is to be quick
     "rollout": ("rollout_speed.py", [[]], ["--quick"]),
     "prefix": ("prefix_speed.py", [[]], ["--quick"]),
     "scaling": ("scaling_speed.py", [[]], ["--quick"]),
-    "regime": ("regime_speed.py", [["--latency=1"], ["--latency=0"]], ["--steps=1", "--warm=1"]),
+    "regime": ("regime_speed.py", REGIME_RUNS, ["--steps=1", "--warm=1"]),
 }
 
 
@@ -292,10 +293,11 @@ def table(report: dict[str, Any]) -> str:
 
 def regime_table(said: dict[str, Any]) -> list[str]:
     """The two regimes of the learner with one latency of the Workers."""
-    heads = ["Workers' mean, s", "update / step", "collect step, s", "stream step, s", "stream / collect"]
+    heads = ["rows", "Workers' mean, s", "update / step", "collect step, s", "stream step, s", "stream / collect"]
     seconds = ["{:.2f} ({:.2f}–{:.2f})".format(*said[f"{regime}/perf/step_s"]) for regime in ("collect", "stream")]
     ratio = "{:.2f} ({:.2f}–{:.2f})".format(*said["ratio"])
-    cells = [f"{said['latency_s']:g}", f"{said['update_share']:.0%}", *seconds, ratio]
+    rows = "2,048 tokens" if said["long_rows"] else "quickstart's"
+    cells = [rows, f"{said['latency_s']:g}", f"{said['update_share']:.0%}", *seconds, ratio]
     return ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), "| " + " | ".join(cells) + " |"]
 
 

@@ -31,12 +31,12 @@ from rw.types import Advantages, Group, Mode, Query, ScoredTrajectory, Segment, 
 
 ENGINE = EngineConfig(
     slots=work.ROWS,
-    lengths=(work.PROMPT + work.NEW,),
+    lengths=(work.PROMPT, work.PROMPT + work.NEW // 2, work.PROMPT + work.NEW),
     decode_widths=(work.ROWS,),
     prefill_rows=(4,),
     prefill_chunk=work.PROMPT,
     prefill_tokens=work.ROWS * work.PROMPT,
-    steps_per_dispatch=16,
+    steps_per_dispatch=32,
 )
 BATCH = BatchConfig(
     micro_batch=4, length_buckets=(work.PROMPT + work.NEW,), policy_buckets=(work.NEW,), logprob_chunk=work.NEW

@@ -83,9 +83,9 @@ def test_the_table_has_medians_floors_and_ratios():
 
 
 def test_regimes_have_a_table():
-    said = {"latency_s": 1.0, "update_share": 0.333, "ratio": [0.8, 0.7, 0.9]}
+    said = {"long_rows": True, "latency_s": 1.0, "update_share": 0.333, "ratio": [0.8, 0.7, 0.9]}
     said |= {"collect/perf/step_s": [10.0, 9.0, 11.0], "stream/perf/step_s": [8.0, 7.0, 9.0]}
-    expected = "| 1 | 33% | 10.00 (9.00–11.00) | 8.00 (7.00–9.00) | 0.80 (0.70–0.90) |"
+    expected = "| 2,048 tokens | 1 | 33% | 10.00 (9.00–11.00) | 8.00 (7.00–9.00) | 0.80 (0.70–0.90) |"
     assert speed.regime_table(said)[-1] == expected
 
 
