@@ -73,7 +73,7 @@ class SamplerEngine:
         self._episodes = self.config.slots if episodes is None else episodes
         pages = PageBook(*self.config.pool_pages(self._token_bytes * page_tokens, self._episodes))
         vocabulary = codec.vocab_size, codec.end_tokens
-        self._pool = CachePool(model_config, sampling, self.config, *vocabulary, base_key(key_seed))
+        self._pool = CachePool(model_config, sampling, self.config, pages.sizes, *vocabulary, base_key(key_seed))
         self._turns: dict[EpisodeId, Turn] = {}  # running and waiting ones
         evicts = not self.config.deterministic
         self._table = SlotTable(self.config.slots, pages, page_tokens, evicts, coming=self._turns)
@@ -92,7 +92,7 @@ class SamplerEngine:
             if self._turns:
                 raise RuntimeError("warm up before sampling")
             self._table.forget_caches()
-            return await self._device.run(self._pool.warm_up, self._params(), self._table.pages.sizes)
+            return await self._device.run(self._pool.warm_up, self._params())
 
     async def publish(self, weights: PublishedWeights) -> None:
         """Switches to new weights between two ticks and drops every cache of the old ones."""
@@ -266,11 +266,12 @@ class SamplerEngine:
 
     async def _tick(self) -> bool:
         """Admits, runs and settles once; False where nothing was runnable."""
+        await self._clean()
         self._admit()
         tick = plan_tick(self._table, self.config, self._turns)
         self._queue_again()
         if not tick.dispatches:
-            return False
+            return bool(self._table.pages.unclean)  # of an eviction, perhaps all that a turn waits for
         self._count_memory()
         start = time.monotonic()
         result = await self._device.run(self._pool.run, self._params(), tick)
@@ -279,10 +280,13 @@ class SamplerEngine:
         self._counters.decode_s += result.decode_s
         self._settle(tick, result)
         self._count_memory()
-        if self._table.pages.unclean:
-            await self._device.run(self._pool.clean, tuple(self._table.pages.unclean))
-            self._table.pages.cleaned()
         return True
+
+    async def _clean(self) -> None:
+        """Zeroes what may not be finite; pages that are given back meanwhile wait for the next tick."""
+        if pages := tuple(self._table.pages.unclean):
+            await self._device.run(self._pool.clean, pages)
+            self._table.pages.cleaned(pages)
 
     def _queue_again(self) -> None:
         """Turns that lost their place wait before all others, the earliest first."""

@@ -94,11 +94,11 @@ class PageBook:
                 self.unclean.append(page)
         self._free = sorted(free)  # a sorted list is a heap
 
-    def cleaned(self) -> None:
-        """The unclean pages were zeroed."""
-        for page in self.unclean:
+    def cleaned(self, pages: Iterable[int]) -> None:
+        """These of the unclean pages were zeroed."""
+        for page in pages:
+            self.unclean.remove(page)
             heapq.heappush(self._free, page)
-        self.unclean = []
 
     def clear(self) -> None:
         """The pool is gone and with it every page."""

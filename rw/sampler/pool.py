@@ -54,11 +54,14 @@ class CachePool:
         model_config: ModelConfig,
         sampling: SamplingConfig,
         config: EngineConfig,
+        sizes: Sequence[int],
         vocab_size: int,
         end_tokens: Sequence[int],
         base_key: np.ndarray,
     ):
+        """`sizes`: the pages that it may have, ascending, the scratch page not counted."""
         self._model_config, self._sampling, self._config = model_config, sampling, config
+        self._sizes = tuple(sizes)
         self._vocab_size, self._end_tokens, self._base_key = vocab_size, tuple(sorted(end_tokens)), base_key
         self._cache: kv.Cache | None = None
         self.nbytes = 0
@@ -107,14 +110,14 @@ class CachePool:
             return Failure(error)
 
     def _reserve(self, params: UnstackedParams, pages: int) -> None:
-        """Sees to it that the pool has so many pages besides the scratch page."""
+        """Sees to it that the pool has so many pages besides the scratch page. It grows from one of its sizes to the
+        next, whose programs are known, however far it has to."""
         if self._cache is None:
             self._cache = _placed_like(kv.init_cache(self._model_config, pages + 1, self._config.page_tokens), params)
-        elif self._cache[0][0].shape[0] < pages + 1:
-            for i, layer in enumerate(self._cache):  # one by one: only one layer lies there twice
-                self._cache[i] = programs.grow(layer, pages + 1)
-        else:
-            return
+        for size in self._sizes:
+            if self._cache[0][0].shape[0] - 1 < size <= pages:
+                for i, layer in enumerate(self._cache):  # one by one: only one layer lies there twice
+                    self._cache[i] = programs.grow(layer, size + 1)
         self.nbytes = sum(array.nbytes for array in jax.tree.leaves(self._cache))
 
     def _intact(self) -> bool:
@@ -156,7 +159,7 @@ class CachePool:
         for i, layer in enumerate(self._cache):
             self._cache[i] = programs.copy(layer, sources, targets)
 
-    def warm_up(self, params: UnstackedParams, sizes: Sequence[int]) -> int:
+    def warm_up(self, params: UnstackedParams) -> int:
         """Runs every program in every shape once, on padding alone; returns how many were compiled.
 
         The pool takes its largest size on the way: where that does not fit, it is better known now.
@@ -164,11 +167,11 @@ class CachePool:
         before = programs.compiled_programs()
         self.drop()
         dispatches = self._padding_dispatches()
-        self._reserve(params, sizes[0])
+        self._reserve(params, self._sizes[0])
         # What a dispatch computes does not depend on the pool's size; how it is gathered and put back does.
         new = [self._compute(params, dispatch)[0][0] for dispatch in dispatches]
         scratch = np.full(self._config.clone_rows, SCRATCH, np.int32)
-        for size in sizes:
+        for size in self._sizes:
             self._reserve(params, size)
             self._cache[0] = programs.copy(self._cache[0], scratch, scratch)
             for dispatch, written in zip(dispatches, new, strict=True):

@@ -121,6 +121,23 @@ async def test_rows_that_were_not_finite_do_not_spoil_the_next_episode(make_engi
     assert all(len(record.turns) == 3 for record in (await outcomes(engine, episodes, NAMES)).values())
 
 
+@pytest.mark.parametrize("released", [True, False])
+async def test_spoilt_pages_of_who_sleeps_are_cleaned_for_whoever_needs_them(make_engine, episodes, released):
+    """The pool holds one longest context: a turn can wait for nothing else than the pages of the paused episode."""
+    settings = {"lengths": (128,), "prefill_chunk": 64, "page_tokens": 16}
+    engine = await make_engine(slots=4, episodes=8, **settings)
+    token_bytes = engine._token_bytes
+    engine = await make_engine(slots=4, episodes=8, kv_bytes=10 * 16 * token_bytes, **settings)
+    paused = episodes.request("one", prompt_length=113, max_tokens=2)
+    await engine.generate(paused)
+    engine._table.pages.spoil(engine._table.slot_of(paused.episode).pages)
+    if released:
+        await engine.release(paused.episode)
+    other = episodes.request("two", prompt_length=100)
+    assert (await asyncio.wait_for(engine.generate(other), 30)).tokens.size
+    assert not engine._table.pages.unclean
+
+
 async def test_an_error_of_the_engine_itself_reaches_every_caller(make_engine, episodes, monkeypatch):
     engine = await make_engine()
     with monkeypatch.context() as patch:
@@ -255,4 +272,18 @@ async def test_warm_up_compiles_every_bucket_and_nothing_is_compiled_later(make_
     await episodes.run_all(engine, NAMES)
     await episodes.run_all(engine, [("long", 0), ("long", 1)], prompt_length=76)
     await episodes.run_all(engine, NAMES)
+    assert engine.stats()["compiled"] == 0
+
+
+async def test_a_pool_that_must_grow_by_several_sizes_at_once_compiles_nothing_for_it(make_engine, episodes):
+    settings = {"lengths": (16, 128), "decode_widths": (4,), "prefill_chunk": 16, "page_tokens": 16}
+    engine = await make_engine(slots=32, episodes=32, prefill_tokens=4096, **settings)
+    await engine.warm_up()
+    await episodes.run(engine, "short", 0, turns=1, prompt_length=12, max_tokens=3, release=False)
+    before = engine._table.pages.capacity
+    engine.stats()
+    names = [(f"q{i}", i) for i in range(20)]
+    await episodes.run_all(engine, names, turns=1, prompt_length=100)
+    sizes = engine._table.pages.sizes
+    assert sizes.index(engine._table.pages.capacity) > sizes.index(before) + 1
     assert engine.stats()["compiled"] == 0

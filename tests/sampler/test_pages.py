@@ -46,7 +46,9 @@ def test_spoilt_pages_are_not_given_out_before_they_were_cleaned():
     assert book.unclean == [1, 3] and book.take(1) is None
     book.give(second)
     assert book.unclean == [1, 3, 2]
-    book.cleaned()
+    book.cleaned([1, 3])  # 2 came while these were
+    assert book.unclean == [2] and book.take(3) is None
+    book.cleaned([2])
     assert book.take(3) == [1, 2, 3] and not book.unclean
 
 

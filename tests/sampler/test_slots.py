@@ -256,7 +256,7 @@ def test_discarded_pages_wait_to_be_cleaned_and_siblings_keep_theirs():
     assert table.pages.unclean == [3, 2] and second.pages == [1, 4]
     table.discard(second)
     assert sorted(table.pages.unclean) == [1, 2, 3, 4] and table.pages.in_use == 0
-    table.pages.cleaned()
+    table.pages.cleaned(list(table.pages.unclean))
     table.admit(episode("q", 2), tokens(1, 2, 3, 4), 4)
     assert fill(table) == [("q2", 0, 3)]
 
@@ -268,5 +268,5 @@ def test_siblings_that_wait_for_a_discarded_prompt_compute_it_again():
     table.discard(first)
     assert fill(table) == [("q1", 0, 3)] and second.state is SlotState.DECODING
     table.release(episode("q", 1))
-    table.pages.cleaned()
+    table.pages.cleaned(list(table.pages.unclean))
     assert table.pages.in_use == 0

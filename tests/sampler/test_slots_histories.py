@@ -108,7 +108,7 @@ class Machine(RuleBasedStateMachine):
         self.table.discard(slot)  # nothing is left of it
         for page in self.table.pages.unclean:
             self.pages[page] = [None] * self.table.page_tokens
-        self.table.pages.cleaned()
+        self.table.pages.cleaned(list(self.table.pages.unclean))
 
     @rule()
     def forget(self):
