@@ -30,7 +30,7 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
 def named_steps(text: str) -> frozenset[int]:
     """The steps that a text such as `3,5-7` names; none for an empty one. Raises ConfigError for another text."""
     steps: set[int] = set()
-    for part in filter(None, text.split(",")):
+    for part in list(filter(None, text.split(","))) or filter(None, [text]):
         found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not 1 <= first <= last <= first + 99:
@@ -40,6 +40,16 @@ def named_steps(text: str) -> frozenset[int]:
             )
         steps.update(range(first, last + 1))
     return frozenset(steps)
+
+
+def check_steps(steps: Collection[int], last: int, done: int = 0, traced: Collection[int] = ()) -> None:
+    """Raises ConfigError where a step was taken before and not traced, or comes after the last one."""
+    over = [step for step in sorted(steps) if step <= done and step not in traced]
+    beyond = [step for step in sorted(steps) if step > last]
+    if over or beyond:
+        what = f"step {over[0]} is over" if over else f"step {beyond[0]} comes after the last one (config.steps)"
+        left = f"{FLAG} can name steps {done + 1} to {last}" if done < last else "no step is left to trace"
+        raise ConfigError(f"{FLAG}: {what}; {left}")
 
 
 class Profile:
@@ -53,12 +63,7 @@ class Profile:
 
         One that was traced is no error: the same command continues a run.
         """
-        over = [step for step in sorted(self._steps) if step <= done and not self._path(step).is_dir()]
-        beyond = [step for step in sorted(self._steps) if step > last]
-        if over or beyond:
-            what = f"step {over[0]} is over" if over else f"step {beyond[0]} comes after the last one (config.steps)"
-            left = f"{FLAG} can name steps {done + 1} to {last}" if done < last else "no step is left to trace"
-            raise ConfigError(f"{FLAG}: {what}; {left}")
+        check_steps(self._steps, last, done, [step for step in self._steps if self._path(step).is_dir()])
 
     @contextlib.asynccontextmanager
     async def of(self, step: int) -> AsyncIterator[None]:

@@ -27,7 +27,7 @@ from typing import Any
 from rw import metrics, profiling, progress
 from rw.batch_plan import BatchPlan, plan_batch
 from rw.best_router import Validation, trained_router
-from rw.cli import run_entry
+from rw.cli import Arguments, run_entry
 from rw.cluster import ALONE, Membership, placed
 from rw.config import as_dict, load_config
 from rw.core.advantage_contract import check_advantage, recorded_name
@@ -76,9 +76,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             place=placed(given.flags),
             profile=profiling.named_steps(given.flags.profile),
         ),
-        lambda given: dry_run_training(load_config(given.config, given.overrides), given.workdir),
+        _dry_run,
         profiling.add_flag,
     )
+
+
+def _dry_run(given: Arguments) -> int:
+    config = load_config(given.config, given.overrides)
+    profiling.check_steps(profiling.named_steps(given.flags.profile), config.steps)
+    return dry_run_training(config, given.workdir)
 
 
 def train(

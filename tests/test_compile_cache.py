@@ -2,10 +2,13 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
+
+from rw import compile_cache
 
 PROGRAM = """
 import json, sys, time
@@ -58,3 +61,17 @@ def test_what_the_user_has_set_stays(tmp_path, name, value, expected):
 def test_a_directory_that_cannot_be_made_is_gone_without(tmp_path):
     (tmp_path / "file").write_text("")
     assert start(tmp_path / "file")["directory"] is None
+
+
+def test_a_program_that_was_half_written_costs_no_more_than_itself(tmp_path):
+    directory = pathlib.Path(start(tmp_path)["directory"])
+    (program,) = directory.glob("jit_slow*-cache")
+    (directory / "jit_other-00-cache").write_bytes(b"half")  # the time of its use is missing: the disk was full
+    program.with_name(program.name.removesuffix("-cache") + "-atime").unlink()
+    (directory / "jit_young-00-cache").write_bytes(b"another process is at it")
+    for name in (program.name, "jit_other-00-cache"):
+        os.utime(directory / name, (1e9, 1e9))
+    compile_cache.drop_half_written(directory)
+    assert [path.name for path in directory.glob("*-cache")] == ["jit_young-00-cache"]
+    (directory / "jit_young-00-cache").unlink()
+    assert [start(tmp_path)["hits"], start(tmp_path)["hits"]] == [0, 1]

@@ -38,7 +38,7 @@ def test_steps_are_named_one_by_one_or_in_ranges(text, steps):
     assert named_steps(text) == steps
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "a", "4-3", "1-2-3", "1;2", "1-500", "3.5", " "])
+@pytest.mark.parametrize("text", ["0", "-1", "a", "4-3", "1-2-3", "1;2", "1-500", "3.5", " ", ","])
 def test_what_names_no_steps_is_refused(text):
     with pytest.raises(ConfigError, match="--profile"):
         named_steps(text)
