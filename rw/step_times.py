@@ -15,11 +15,26 @@ import jax
 from rw.rollout.timeline import Timeline
 
 
+class ProgramCounter:
+    """How many programs jax has made in this process since, compiled or read from where they are kept."""
+
+    def __init__(self):
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._note)
+
+    def _note(self, event: str, _seconds: float, **_about: Any) -> None:
+        self.count += event == "/jax/core/compile/jaxpr_to_mlir_module_duration"
+
+
+PROGRAMS = ProgramCounter()
+
+
 class StepTimes:
     """The phases of one step, from now on, and the timeline of its episodes."""
 
     def __init__(self):
         self.timeline = Timeline()
+        self._programs = PROGRAMS.count
         self._started_s = time.monotonic()
         self._phases: dict[str, float] = {}
 
@@ -32,9 +47,11 @@ class StepTimes:
         self._phases[name] = time.monotonic() - start_s
 
     def metrics(self) -> dict[str, Any]:
-        """`perf/{phase}_s`, `perf/step_s` from the beginning until now, and what `Timeline.metrics` holds."""
+        """`perf/{phase}_s`, `perf/step_s` from the beginning until now, what `Timeline.metrics` holds, and as
+        `perf/compiled` the programs that were made meanwhile, for shapes that had not come before."""
         phases = {f"perf/{name}_s": seconds for name, seconds in self._phases.items()}
-        return {**phases, "perf/step_s": time.monotonic() - self._started_s, **self.timeline.metrics()}
+        whole = {"perf/step_s": time.monotonic() - self._started_s, "perf/compiled": PROGRAMS.count - self._programs}
+        return {**phases, **whole, **self.timeline.metrics()}
 
 
 def device_times(row: Mapping[str, Any]) -> dict[str, float]:
@@ -42,8 +59,9 @@ def device_times(row: Mapping[str, Any]) -> dict[str, float]:
 
     `perf/decode_s`, `perf/prefill_s`: seconds in which the sampler had the device, by what it did there.
     `perf/decode_idle_share`: share of the rollouts' time in which it did neither: every episode waited for a Worker or
-    its verdict, or the learner had the device. `perf/learner_idle_share`: share of the step in which the learner had
-    nothing to do; what it does while rollouts go on counts as work.
+    its verdict, the learner had the device, or the host was at work between two dispatches.
+    `perf/learner_idle_share`: share of the step in which the learner had nothing to do; what it does while rollouts go
+    on counts as work.
     """
     result = {f"perf/{kind}_s": row[f"sampler/{kind}_s"] for kind in ("decode", "prefill")}
     sampling = sum(result.values())

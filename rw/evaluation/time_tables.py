@@ -50,9 +50,9 @@ def time_words(history: History) -> str:
 
 
 def slowest_table(history: History) -> Table:
-    """The slowest episode of each mode, over all steps; those in which the sampler compiled count where all did."""
+    """The slowest episode of each mode, over all steps; those in which something was compiled count where all did."""
     slowest: dict[str, tuple[int, Mapping[str, Any]]] = {}
-    for row in [row for row in history.rows if not row.get("sampler/compiled")] or history.rows:
+    for row in [row for row in history.rows if not _compiles(row)] or history.rows:
         for episode in row.get("perf/slowest") or ():
             word = episode["mode"]
             if word not in slowest or episode["duration_s"] > slowest[word][1]["duration_s"]:
@@ -71,6 +71,10 @@ def slowest_table(history: History) -> Table:
     ]
     columns = ("mode", "step", "question / rollout", "seconds", *PARTS.values(), "turns replayed")
     return Table("The slowest episode of each mode, in seconds by part", columns, tuple(rows))
+
+
+def _compiles(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("perf/compiled", row.get("sampler/compiled")))
 
 
 def _median(history: History, name: str) -> float:

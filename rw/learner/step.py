@@ -178,7 +178,8 @@ class Learner:
         keyed = dict(zip(row_keys(_in_order(groups), batch), rows, strict=True))
         early = (0, 0) if work is None else work.counts
         done = nothing() if work is None else work.results(groups, keyed)
-        check_same_rows(done.rows, keyed, self._advantage_name)
+        if self.config.regime == "stream" and work is not None and self._advantage_function not in ADVANTAGES.values():
+            check_same_rows(work.rows_alone(groups), keyed, self._advantage_name)
         counts = token_counts(rows)
         late = {key: row for key, row in keyed.items() if key not in done.rows}
         made = self._micro_batches(late, done.references)
@@ -214,7 +215,8 @@ class Learner:
             metrics.update({"perf/early_reference": early[0] / len(rows), "perf/early_gradient": early[1] / len(rows)})
         metrics["nonfinite_skips"] = float(np.asarray(state.nonfinite_skips)[1])
         finished = time.perf_counter()
-        metrics.update({"perf/reference_s": referenced - started, "perf/update_s": finished - referenced})
+        learnt = referenced - done.learn_s
+        metrics.update({"perf/reference_s": learnt - started, "perf/update_s": finished - learnt})
         return state, metrics
 
     def gradients(

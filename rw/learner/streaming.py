@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -141,10 +142,10 @@ def check_same_rows(streamed: Mapping[RowKey, Row], rows: Mapping[RowKey, Row], 
     """Raises ConfigError where a row's advantage was another when its group was the only one."""
     for key, row in streamed.items():
         if not np.allclose(row.advantage[:3], rows[key].advantage[:3], rtol=1e-4, atol=1e-5):
+            alone, beside = (" ".join(f"{float(a):.6g}" for a in r.advantage[:3]) for r in (row, rows[key]))
             raise ConfigError(
-                f"advantage {advantage_name!r} gave {row.name} {row.advantage[:3]} when its group was alone and "
-                f"{rows[key].advantage[:3]} in the batch: regime='stream' needs one that looks at each group by "
-                "itself; set regime='collect'"
+                f"advantage {advantage_name!r} gave {row.name} {alone} when its group was alone and {beside} in the "
+                "batch: regime='stream' needs one that looks at each group by itself; set regime='collect'"
             )
 
 
@@ -159,12 +160,13 @@ class Results(NamedTuple):
     records: Sequence[Any]  # diagnostics.TokenRecord, one a micro-batch
     slots: int  # token slots of these micro-batches, padding included
     held_tokens: int  # that hold a token
+    learn_s: float  # that gradients took after the last rollout had ended
     is_whole: bool  # whether `total` has all loss terms of a row, or those of its inner tokens alone
 
 
 def nothing() -> Results:
     """Of a step in which nothing was begun early."""
-    return Results({}, {}, [], (), (), 0, 0, is_whole=True)
+    return Results({}, {}, [], (), (), 0, 0, 0.0, is_whole=True)
 
 
 class StreamedGradient(NamedTuple):
@@ -212,6 +214,7 @@ class StepWork:
         self._terms: list[Mapping[str, float]] = []
         self._records: list[Any] = []
         self._slots = self._held_tokens = 0
+        self._learn_s = 0.0
         self._error: Exception | None = None
 
     def add(self, group: Group) -> None:
@@ -242,6 +245,7 @@ class StepWork:
             groups: all of the step.
             rows: theirs. Where the reference's log-probs of some are known, those of the others are computed.
         """
+        learnt_s = self._learn_s
         if self._in_order and self._error is None:
             for group in sorted(groups, key=lambda group: group.index):
                 if group.index not in self._added:
@@ -255,7 +259,11 @@ class StepWork:
         is_whole = self._gradient is None or self._gradient.is_whole
         total, self._total = [] if self._total is None else [self._total], None
         sums, sizes = (total, self._terms, self._records), (self._slots, self._held_tokens)
-        return Results(self._references, self._rows, *sums, *sizes, is_whole)
+        return Results(self._references, self._rows, *sums, *sizes, self._learn_s - learnt_s, is_whole)
+
+    def rows_alone(self, groups: Sequence[Group]) -> dict[RowKey, Row]:
+        """The rows of each group as they are when it is the only one."""
+        return {key: row for group in groups for key, row in self._prepare(group).items()}
 
     def _piece(self, rest: bool) -> bool:
         self._unpack()
@@ -281,6 +289,7 @@ class StepWork:
             self._references.update((key, part.copy()) for key, part in portion.split(np.asarray(logprobs)))
 
     def _learn(self, portion: Portion) -> None:
+        started = time.perf_counter()
         micro = portion.micro_batch(self._piece_config, self._references)
         total = self._gradient.zeros() if self._total is None else self._total
         self._total = None  # given away
@@ -290,3 +299,4 @@ class StepWork:
         self._records.append(record)
         self._rows.update(zip(portion.keys, portion.rows, strict=True))
         self._slots, self._held_tokens = self._slots + micro.tokens.size, self._held_tokens + held_tokens(micro)
+        self._learn_s += time.perf_counter() - started

@@ -81,6 +81,7 @@ async def measure(known: argparse.Namespace, more: Sequence[str]) -> dict[str, l
             trainer = Trainer(parts, await initial_router(parts), resolve(config.advantage.function))
             trainers[regime] = await stack.enter_async_context(trainer)
             await trainer.resume()
+        print("compiling every shape of both regimes, which takes minutes", flush=True)
         await compile_once(trainers)
         rows = {regime: [] for regime in REGIMES}
         for step in range(known.warm + known.steps):

@@ -1,9 +1,11 @@
 """The regimes of the update in whole runs, and the seam between the sampler's idle moments and the learner."""
 
 import json
+import pathlib
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from rw.early_learning import check_regime, lent_while_idle
 from rw.errors import ConfigError
 
+TINY = pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py"
 SHORT = ("--config.steps=3", "--config.evaluation.every=0", "--config.evaluation.test_queries=0")
 
 
@@ -99,3 +102,82 @@ def test_streamed_runs_are_bitwise_equal_and_learn_what_collected_ones_do(comman
     first, other = rows(at_once)[0], rows(collected)[0]  # later steps begin from weights that differ by rounding
     for name in ("grad_norm", "loss/total", "loss/pg_inner", "loss/kl"):
         assert first[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6), name
+
+
+TWENTY_STEPS = """
+import asyncio, contextlib, json, sys, jax
+from rw import progress
+from rw.config import load_config
+from rw.core.advantages import resolve
+from rw.initial import initial_router
+from rw.parts import open_parts
+from rw.train import Trainer
+from rw.workdir import Workdir
+
+made = []
+def note(event, _, **about):
+    if event == "/jax/core/compile/jaxpr_to_mlir_module_duration":
+        made.append(about.get("fun_name"))
+jax.monitoring.register_event_duration_secs_listener(note)
+
+async def steps(path, workdir, *overrides):
+    progress.be_quiet()
+    config = load_config(path, [tuple(override.split("=", 1)) for override in overrides])
+    async with contextlib.AsyncExitStack() as stack:
+        workdir = stack.enter_context(Workdir(workdir))
+        parts = await stack.enter_async_context(open_parts(config, workdir))
+        trainer = Trainer(parts, await initial_router(parts), resolve(config.advantage.function))
+        await stack.enter_async_context(trainer)
+        await trainer.resume()
+        await parts.device.run(trainer.learner.warm_up, trainer.state)
+        await trainer.engine.warm_up()
+        await trainer.step()  # the small programs of numpy-like calls around the large ones, too
+        at_start, later, shapes = len(made), [], []
+        for _ in range(20):
+            await trainer.step()
+            later.append(made[at_start:])
+            at_start = len(made)
+            row = trainer.metrics.last_row
+            shapes.append([row["micro_batches"], row["sampler/prefilled_tokens"], row["perf/early_gradient"]])
+        print(json.dumps({"warm": at_start, "later": later, "shapes": shapes}))
+
+import pathlib
+asyncio.run(steps(sys.argv[1], pathlib.Path(sys.argv[2]), *sys.argv[3:]))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("regime", ["collect", "stream"])
+def test_twenty_steps_of_ragged_lengths_compile_nothing_after_warm_up(regime, environment, warm, tmp_path):
+    settings = {
+        "regime": regime,
+        "init.path": warm,
+        "steps": 21,
+        "deterministic": False,
+        "schedule.cold_batches": 3,
+        "schedule.autonomous_from": 12,
+        "evaluation.every": 0,
+        "evaluation.test_queries": 0,
+        "checkpoint.every": 100,
+        "engine.lengths": "192,384",
+        "engine.decode_widths": "4,24",
+        "engine.prefill_rows": "1,4",
+        "batch.length_buckets": "192,384",
+        "batch.policy_buckets": "128,",
+        "batch.packing": "none",
+        "workers.latency_s": 0.05,
+    }
+    overrides = [f"{name}={value}" for name, value in settings.items()]
+    done = subprocess.run(
+        [sys.executable, "-c", TWENTY_STEPS, str(TINY), str(tmp_path / "run"), *overrides],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["warm"] > 20 and said["later"] == [[]] * 20
+    assert len(set(map(tuple, said["shapes"]))) > 5  # they were ragged
+    assert any(early for *_, early in said["shapes"]) is (regime == "stream")

@@ -2,6 +2,8 @@
 
 import time
 
+import jax
+import numpy as np
 import pytest
 
 from rw.step_times import StepTimes, device_times
@@ -16,6 +18,11 @@ def test_shares_of_idle_time_by_hand():
     assert device_times(row | {"perf/rollout_s": 1.0})["perf/decode_idle_share"] == 0  # clocks differ a little
 
 
+@jax.jit
+def double(x):
+    return 2 * x
+
+
 def test_phases_are_within_their_step():
     times = StepTimes()
     with times.phase("rollout"):
@@ -23,4 +30,9 @@ def test_phases_are_within_their_step():
     with pytest.raises(KeyError), times.phase("train"):
         raise KeyError
     found = times.metrics()
-    assert 0.01 <= found["perf/rollout_s"] <= found["perf/step_s"] and found.keys() == {"perf/rollout_s", "perf/step_s"}
+    assert 0.01 <= found["perf/rollout_s"] <= found["perf/step_s"] and found["perf/compiled"] == 0
+    assert found.keys() == {"perf/rollout_s", "perf/step_s", "perf/compiled"}
+    for expected in (1, 0):
+        times = StepTimes()
+        double(np.ones(3, np.float32))
+        assert times.metrics()["perf/compiled"] == expected
