@@ -1,6 +1,8 @@
 """The speed benchmarks at a toy size: their parts run, do the work they say, and tell it as a table."""
 
 import dataclasses
+import json
+import pathlib
 import sys
 
 import numpy as np
@@ -13,6 +15,7 @@ import speed_work as work
 from rollout_simulation import Turn, context_at
 from slow_workers import SlowWorkers
 
+ROOT = pathlib.Path(__file__).parents[2]
 TOY = work.SHAPES["toy"]
 SIDE_BY_SIDE = """
 import speed_work
@@ -87,6 +90,12 @@ def test_regimes_have_a_table():
     said |= {"collect/perf/step_s": [10.0, 9.0, 11.0], "stream/perf/step_s": [8.0, 7.0, 9.0]}
     expected = "| 2,048 tokens | 1 | 33% | 10.00 (9.00–11.00) | 8.00 (7.00–9.00) | 0.80 (0.70–0.90) |"
     assert speed.regime_table(said)[-1] == expected
+
+
+def test_the_table_of_the_readme_is_that_of_the_recorded_run():
+    recorded = json.loads((ROOT / "configs" / "results" / "speed.json").read_text(encoding="utf-8"))
+    expected = f"<!-- speed -->\n{speed.table(recorded)}\n<!-- end -->"
+    assert expected in (ROOT / "README.md").read_text(encoding="utf-8"), f"it should read\n{expected}"
 
 
 def test_rollouts_run_in_engine_and_barrier():
