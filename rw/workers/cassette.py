@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import fcntl
+import functools
 import logging
 import os
 import pathlib
@@ -23,7 +24,7 @@ from rw.errors import CassetteError, FailureCause
 from rw.types import CallId, CallStatus, WorkerCall
 from rw.workers.call_record import describe_call, load_call
 from rw.workers.config import WorkerEndpoint
-from rw.workers.interface import WorkerClient, WorkerRequest, as_asked, stopped_call
+from rw.workers.interface import WorkerClient, WorkerRequest, as_asked, call_and_keep, stopped_call
 from rw.workers.lines import DamagedLineError, append_line, read_lines, write_line
 
 _LOG = logging.getLogger(__name__)
@@ -221,12 +222,10 @@ class CassetteRecorder:
             self._on_replay(request, kept)
             return kept
         try:
-            ended = await self._client.call(request)
+            return await call_and_keep(self._client, request, functools.partial(self._cassette.write, *identity))
         except asyncio.CancelledError:
             self._cassette.write(*identity, stopped_call(request))
             raise
-        self._cassette.write(*identity, ended)
-        return ended
 
     async def close(self) -> None:
         """Closes the client behind it; the cassette belongs to its opener."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Protocol
 
 from rw.types import CallId, CallStatus, Mode, Role, WorkerCall
@@ -21,6 +22,8 @@ class WorkerRequest:
     content: str
     query_id: str = ""  # of the rollout's query, for the books
     mode: Mode | None = None  # of the rollout, for the books
+    # Told of an accepted reply before it is booked as paid: a kill in between must not leave it booked and lost.
+    on_reply: Callable[[WorkerCall], None] | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 def stopped_call(request: WorkerRequest) -> WorkerCall:
@@ -50,6 +53,24 @@ def as_asked(call: WorkerCall, request: WorkerRequest) -> WorkerCall:
         references=request.references,
         subquery=request.subquery,
     )
+
+
+async def call_and_keep(client: WorkerClient, request: WorkerRequest, keep: Callable[[WorkerCall], None]) -> WorkerCall:
+    """One logical call, which `keep` is told of once: of a reply before it is booked, where the client says so, and of
+    all else when it has ended."""
+    is_kept = False
+
+    def on_reply(call: WorkerCall) -> None:
+        nonlocal is_kept
+        is_kept = True
+        keep(call)
+        if request.on_reply is not None:
+            request.on_reply(call)
+
+    ended = await client.call(dataclasses.replace(request, on_reply=on_reply))
+    if not is_kept:
+        keep(ended)
+    return ended
 
 
 class WorkerClient(Protocol):

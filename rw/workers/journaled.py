@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from rw.types import CallStatus, WorkerCall
-from rw.workers.interface import WorkerClient, WorkerRequest, as_asked
+from rw.workers.interface import WorkerClient, WorkerRequest, as_asked, call_and_keep
 from rw.workers.journal import Journal
 
 
@@ -39,9 +40,8 @@ class JournaledClient:
             self._on_replay(request, kept)
             return kept
         self._journal.write_intent(request.id, request.worker_id, digest)
-        answered = await self._client.call(request)
-        self._journal.write_response(request.id, digest, answered)
-        return answered
+        keep = functools.partial(self._journal.write_response, request.id, digest)
+        return await call_and_keep(self._client, request, keep)
 
     async def close(self) -> None:
         """Closes the client behind it; the journal belongs to its opener."""

@@ -127,7 +127,11 @@ class LogicalCall:
             outcome = await attempt.run()
         finally:
             self._latency_s = self._clock() - began_s
-            self._settle(attempt, outcome, sending)
+            try:
+                if isinstance(outcome, Reply) and self._request.on_reply is not None:
+                    self._request.on_reply(self._ended(outcome))
+            finally:
+                self._settle(attempt, outcome, sending)
         context.observer.attempted(self._worker.id, outcome, sending)
         return context.transport.learn(self._worker.id, outcome, attempt.was_plain) if streamed else outcome
 
@@ -213,13 +217,17 @@ class LogicalCall:
         )
 
     def _finish(self, outcome: Reply | Failure) -> WorkerCall:
+        ended = self._ended(outcome)
+        self._context.observer.ended(self._worker.id, outcome)
+        failure = outcome if isinstance(outcome, Failure) else None
+        usage = None if failure else outcome.usage
+        self._book(ended.status, usage, ended.cost_usd, failure and failure.cause, failure.message if failure else "")
+        return ended
+
+    def _ended(self, outcome: Reply | Failure) -> WorkerCall:
         reply = outcome if isinstance(outcome, Reply) else None
         failure = None if reply else outcome.cause
         usage = reply.usage if reply else None
-        cost_usd = self._cost_usd(usage)
-        status = CallStatus.OK if reply else CallStatus.FAILED
-        self._context.observer.ended(self._worker.id, outcome)
-        self._book(status, usage, cost_usd, failure, "" if reply else outcome.message)
         request = self._request
         return WorkerCall(
             node_id=request.node_id,
@@ -230,10 +238,10 @@ class LogicalCall:
             output=reply.text if reply else "",
             input_tokens=usage.input_tokens if usage else None,
             output_tokens=usage.output_tokens if usage else None,
-            cost_usd=cost_usd,
+            cost_usd=self._cost_usd(usage),
             latency_s=self._latency_s,
             attempts=self._attempts,
-            status=status,
+            status=CallStatus.OK if reply else CallStatus.FAILED,
             failure=failure.value if failure else None,
             finish_reason=reply.finish_reason if reply else None,
             queue_wait_s=self._queue_wait_s,

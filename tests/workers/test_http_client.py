@@ -1,5 +1,6 @@
 """The HTTP client against real sockets: every fault with its outcome, retries, deadlines and bookings."""
 
+import dataclasses
 import logging
 import time
 
@@ -332,6 +333,29 @@ async def test_redirect_is_not_followed_with_the_key(monkeypatch):
         await client.close()
     await elsewhere.close()
     assert call.failure == "client_error" and elsewhere.requests == 0
+
+
+async def test_a_reply_is_told_once_and_before_anything_says_that_it_was_accepted(tmp_path):
+    ledger, told = Ledger(tmp_path / "ledger.jsonl", run="r7"), []
+    server = await serve(echo, faults=lambda call, attempt: Fault.EMPTY_CHOICE if attempt < 2 else None)
+    client = virtual_client(server.base_url, ledger)
+
+    def on_reply(call):
+        told.append(call)
+        records, _ = read_ledger(ledger.path)
+        assert [r.get("accepted") for r in records if r["kind"] in ("attempt", "call")] == [False]
+
+    assert told == [await client.call(dataclasses.replace(request(), on_reply=on_reply))]
+
+    def full(call):
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        await client.call(dataclasses.replace(request(call=1), on_reply=full))
+    await client.close()
+    await server.close()
+    records, _ = read_ledger(ledger.path)
+    assert sum(r["accepted"] for r in records if r["kind"] == "attempt") == 2  # what nobody kept was paid all the same
 
 
 async def test_each_attempt_with_usage_is_spent_and_each_call_is_booked_once(tmp_path):

@@ -210,6 +210,28 @@ async def test_an_answered_call_is_not_sent_again_and_the_books_are_told(tmp_pat
     assert replayed == [(request(), REPLY)]
 
 
+class Killed(Exception):
+    pass
+
+
+class PaidAndKilled(Workers):
+    """Says that a reply has come, as the HTTP client does before it books one, and gets no further."""
+
+    async def call(self, request):
+        request.on_reply(await super().call(request))
+        raise Killed
+
+
+async def test_a_reply_is_kept_before_it_is_booked_so_that_a_kill_in_between_pays_nothing_twice(tmp_path):
+    journal, workers, outer = Journal(tmp_path, HEADER), PaidAndKilled(REPLY), []
+    with pytest.raises(Killed):
+        await client(journal, workers).call(dataclasses.replace(request(), on_reply=outer.append))
+    assert outer == [REPLY]
+    journal.close()
+    assert await client(Journal(tmp_path, HEADER), workers).call(request()) == REPLY
+    assert len(workers.requests) == 1
+
+
 async def test_another_request_under_the_same_id_is_sent(tmp_path):
     other = dataclasses.replace(REPLY, output="another answer")
     journal, workers = Journal(tmp_path, HEADER), Workers(REPLY, other)
