@@ -33,9 +33,11 @@ def init_state(params: Any, optimizer: Optimizer, seed: int) -> TrainState:
             nonfinite_skips=jnp.zeros((2,), jnp.int32),
         )
 
-    sharding = jax.tree.leaves(params)[0].sharding
+    first = jax.tree.leaves(params)[0]
+    sharding = first.sharding
     if not isinstance(sharding, jax.NamedSharding):
-        return make(params)
+        # Beside parameters that are bound to a device the first update would bind the rest, and compile again.
+        return jax.device_put(make(params), sharding) if first.committed else make(params)
     # Compiled zeros would forget how the parameters lie.
     shapes = jax.eval_shape(make, params)
     shardings = jax.tree.map(lambda _: replicated(sharding.mesh), shapes)._replace(

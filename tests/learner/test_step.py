@@ -340,3 +340,9 @@ def test_the_samplers_log_probs_can_be_the_old_policy(reference_params, params):
     held = arrays["kl"] > 0
     assert metrics["policy/ratio/max"] == pytest.approx(ratio[held].max(), rel=1e-4)
     assert metrics["policy/clip_frac/dual"] > 0 and metrics["policy/clip_frac/high"] > 0
+
+
+def test_a_state_beside_bound_parameters_is_bound_from_its_start(params):
+    bound = jax.device_put(params, jax.devices()[0])
+    for leaf in jax.tree.leaves(init_state(bound, OPTIMIZER, 0)):
+        assert leaf.committed and leaf.devices() == {jax.devices()[0]}
