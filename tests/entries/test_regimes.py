@@ -131,7 +131,7 @@ async def steps(path, workdir, *overrides):
         await trainer.resume()
         await parts.device.run(trainer.learner.warm_up, trainer.state)
         await trainer.engine.warm_up()
-        await trainer.step()  # the small programs of numpy-like calls around the large ones, too
+        await trainer.step()  # the small programs around the large ones, those of the support term among them
         at_start, later, shapes = len(made), [], []
         for _ in range(20):
             await trainer.step()
@@ -154,7 +154,7 @@ def test_twenty_steps_of_ragged_lengths_compile_nothing_after_warm_up(regime, en
         "init.path": warm,
         "steps": 21,
         "deterministic": False,
-        "schedule.cold_batches": 3,
+        "schedule.cold_batches": 0,
         "schedule.autonomous_from": 12,
         "evaluation.every": 0,
         "evaluation.test_queries": 0,
