@@ -22,8 +22,8 @@ VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_M
 def keep_memory() -> bool:
     """Has the C library keep freed memory, where programs run on the CPU and it is glibc; whether it does now.
 
-    Only before the first thread allocates, so before jax is imported: a thread that has an arena of its own keeps it,
-    and such an arena maps every large array anew.
+    Call it before programs run: a thread that has allocated from an arena of its own keeps that one, which maps every
+    large array anew.
     """
     if not sys.platform.startswith("linux") or any(name in os.environ for name in VARIABLES) or not on_cpu():
         return False

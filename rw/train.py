@@ -111,7 +111,7 @@ def train(
     config = dataclasses.replace(config, advantage=named)
     again = " (a warm start that was not finished begins again)" if config.init.source == "warmstart" else ""
     after_stop = "the same command continues the run" + again
-    check_regime(config.regime, place.count or 1)
+    check_regime(config.regime, place.count or 1)  # before the others are waited for, where the number is known
     with joined(place) as processes:
         check_regime(config.regime, processes.count)
         if processes.is_first:

@@ -138,13 +138,13 @@ def declarations(
     return declared, known
 
 
-def check_same_rows(streamed: Mapping[RowKey, Row], rows: Mapping[RowKey, Row], advantage_name: str) -> None:
+def check_same_rows(alone: Mapping[RowKey, Row], rows: Mapping[RowKey, Row], advantage_name: str) -> None:
     """Raises ConfigError where a row's advantage was another when its group was the only one."""
-    for key, row in streamed.items():
+    for key, row in alone.items():
         if not np.allclose(row.advantage[:3], rows[key].advantage[:3], rtol=1e-4, atol=1e-5):
-            alone, beside = (" ".join(f"{float(a):.6g}" for a in r.advantage[:3]) for r in (row, rows[key]))
+            one, all_ = (" ".join(f"{float(a):.6g}" for a in r.advantage[:3]) for r in (row, rows[key]))
             raise ConfigError(
-                f"advantage {advantage_name!r} gave {row.name} {alone} when its group was alone and {beside} in the "
+                f"advantage {advantage_name!r} gave {row.name} {one} when its group was alone and {all_} in the "
                 "batch: regime='stream' needs one that looks at each group by itself; set regime='collect'"
             )
 
