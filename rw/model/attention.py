@@ -8,11 +8,14 @@ values, and see nothing of each other.
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 
 from rw.errors import ConfigError
 from rw.model import attention_kernels
+from rw.model import cache as kv
 from rw.model.attention_kernels import GPU, PADDING_SEGMENT, PLATFORMS, Kernel, mesh_ways
 from rw.model.config import ModelConfig, wide
 
@@ -24,6 +27,7 @@ KERNELS: dict[str, Kernel] = {
 }
 OLDEST_GPU = 8.0  # compute capability; older ones lack bfloat16 and what both GPU kernels are built from
 _LARGEST_SCORES = 16 * 2**30  # bytes; a backward pass holds several arrays of this size
+_PAGED_ROWS = 8  # as many rows share a loop over pages
 _MASKED = -1e30  # finite: the difference of two masked scores must not be NaN
 
 
@@ -94,6 +98,39 @@ def attend(
     else:
         out = _chunked(grouped, key, value, *indices, chunk)
     return out.transpose(0, 3, 1, 2, 4).reshape(batch, length, heads, head_dim).astype(query.dtype)
+
+
+def attend_pages(query, layer: kv.PagedLayer, query_index):
+    """`attend` over a cache in pages, where queries read keys of positions up to their own. For CPUs: it goes through
+    some rows at a time, page by page up to the last that one of them needs, so neighbours should be of like length.
+
+    Args:
+        query: [B, T, H, hd]. query_index: i32[B, T], the position of each query, negative for padding.
+
+    Returns:
+        [B, T, H, hd] in the dtype of `query`; 0 where a query may read no key.
+    """
+    batch, length, heads, head_dim = query.shape
+    kv_heads, page = layer.keys.shape[1], layer.keys.shape[kv.KEY_AXIS]
+    rows = math.gcd(batch, _PAGED_ROWS)
+    grouped = query.reshape(batch // rows, rows, length, kv_heads, heads // kv_heads, head_dim)
+
+    def some_rows(part):
+        query, index, tables = part
+
+        def one_page(place, carry):
+            pages = jax.lax.dynamic_index_in_dim(tables, place, axis=1, keepdims=False)  # i32[rows]
+            found = tuple(jnp.take(array, pages, axis=0, mode="clip") for array in layer[:2])
+            key_index = jnp.broadcast_to(place * page + jnp.arange(page, dtype=jnp.int32), (rows, page))
+            return _read(carry, query, *kv.attended(found), _visible(index, key_index, None, None, None))
+
+        highest, total, out = jax.lax.fori_loop(0, index.max() // page + 1, one_page, _nothing_read(query))
+        return out * _inverse_total(total, highest)[..., None]
+
+    parts = grouped.transpose(0, 1, 3, 4, 2, 5), query_index, layer.tables
+    parts = (parts[0], *(array.reshape(batch // rows, rows, -1) for array in parts[1:]))
+    out = jax.lax.map(some_rows, parts)  # f32[B / rows, rows, N, G, T, hd]
+    return out.transpose(0, 1, 4, 2, 3, 5).reshape(query.shape).astype(query.dtype)
 
 
 def _platform() -> str:
@@ -235,27 +272,36 @@ def _lowest(values, mask):
     return jnp.where(mask, values, jnp.iinfo(values.dtype).max).min(-1)
 
 
+def _nothing_read(query):
+    """(highest score, sum of weights, weighted sum) of queries [B, N, G, T, hd] that have read no key yet."""
+    shape, dtype = query.shape[:-1], wide(query.dtype)
+    return jnp.full(shape, _MASKED, dtype), jnp.zeros(shape, dtype), jnp.zeros(query.shape, dtype)
+
+
+def _read(carry, query, key, value, visible):
+    """The same after some keys [B, N, S, hd] more."""
+    highest, total, out = carry
+    scores = _scores(query, key, visible)
+    new_highest = jax.lax.stop_gradient(jnp.maximum(highest, scores.max(-1)))
+    # While a query has seen masked keys only, these are ones; its first real key shrinks them to exactly 0.
+    weights = jnp.exp(scores - new_highest[..., None])
+    shrink = jnp.exp(highest - new_highest)
+    out = out * shrink[..., None] + _weighted_sum(weights, value)
+    return new_highest, total * shrink + weights.sum(-1), out
+
+
 def _online_softmax(query, query_index, query_segments, query_prefixes, key_parts, needed):
     def add(carry, part):
-        highest, total, out = carry
         key, value, key_index, key_segments = part
         visible = _visible(query_index, key_index, query_segments, key_segments, query_prefixes)
-        scores = _scores(query, key, visible)
-        new_highest = jax.lax.stop_gradient(jnp.maximum(highest, scores.max(-1)))
-        # While a query has seen masked keys only, these are ones; its first real key shrinks them to exactly 0.
-        weights = jnp.exp(scores - new_highest[..., None])
-        shrink = jnp.exp(highest - new_highest)
-        out = out * shrink[..., None] + _weighted_sum(weights, value)
-        return new_highest, total * shrink + weights.sum(-1), out
+        return _read(carry, query, key, value, visible)
 
     @jax.checkpoint
     def step(carry, part):
         part, is_needed = part
         return jax.lax.cond(is_needed, add, lambda carry, part: carry, carry, part), None
 
-    shape, dtype = query.shape[:-1], wide(query.dtype)
-    start = (jnp.full(shape, _MASKED, dtype), jnp.zeros(shape, dtype), jnp.zeros(query.shape, dtype))
-    (highest, total, out), _ = jax.lax.scan(step, start, (key_parts, needed))
+    (highest, total, out), _ = jax.lax.scan(step, _nothing_read(query), (key_parts, needed))
     return out * _inverse_total(total, highest)[..., None]
 
 

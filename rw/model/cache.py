@@ -6,9 +6,14 @@ which is vectorised even though a group has few queries. On CPU attention took 2
 Index c of a row holds the token at position c; what lies beyond the positions written so far is never read. One array a
 layer, so that each can be donated and updated in place. Use the functions below instead of indexing, and pass the cache
 in `donate_argnums`.
+
+A cache may also lie in pages (`PagedLayer`), of which each row has as many as it needs: attention then reads no more of
+a row than it has, however long others are.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +21,17 @@ import jax.numpy as jnp
 from rw.model.config import ModelConfig
 
 KEY_AXIS, VALUE_AXIS = 3, 2  # where the capacity lies
-Cache = list[tuple[jax.Array, jax.Array]]
+
+
+class PagedLayer(NamedTuple):
+    """One layer of a cache in pages, each of which holds the tokens of some consecutive positions of a row."""
+
+    keys: jax.Array  # [P, N, hd, page]
+    values: jax.Array  # [P, N, page, hd]
+    tables: jax.Array  # i32[rows, M]: the page of a row's positions m · page and on; finite pages beyond its end
+
+
+Cache = list[tuple[jax.Array, jax.Array]] | list[PagedLayer]
 
 
 def init_cache(config: ModelConfig, rows: int, capacity: int, dtype=None) -> Cache:
@@ -41,6 +56,8 @@ def capacity(cache: Cache) -> int:
 
 def write(layer_cache, key, value, positions):
     """Stores key, value [B, t, N, hd] of one layer at positions i32[B, t]; those below 0 or from C on are dropped."""
+    if isinstance(layer_cache, PagedLayer):
+        return _write_pages(layer_cache, key, value, positions)
     keys, values = layer_cache
     slots = jnp.where(positions < 0, keys.shape[KEY_AXIS], positions)  # a negative index would count from the end
     keys = jax.vmap(lambda row, new, at: row.at[:, :, at].set(new, mode="drop"))(
@@ -50,6 +67,16 @@ def write(layer_cache, key, value, positions):
         values, value.transpose(0, 2, 1, 3).astype(values.dtype), slots
     )
     return keys, values
+
+
+def _write_pages(layer: PagedLayer, key, value, positions) -> PagedLayer:
+    pages, page = layer.keys.shape[0], layer.keys.shape[KEY_AXIS]
+    place, columns = positions // page, layer.tables.shape[1]
+    held = jnp.take_along_axis(layer.tables, jnp.clip(place, 0, columns - 1), axis=1)
+    held = jnp.where((positions >= 0) & (place < columns), held, pages)  # beyond the last: dropped
+    keys = layer.keys.at[held, :, :, positions % page].set(key.astype(layer.keys.dtype), mode="drop")
+    values = layer.values.at[held, :, positions % page].set(value.astype(layer.values.dtype), mode="drop")
+    return PagedLayer(keys, values, layer.tables)
 
 
 def attended(layer_cache):

@@ -20,7 +20,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.ad_checkpoint import checkpoint_name
 
 from rw.model import cache as kv
-from rw.model.attention import BUILT_IN, attend
+from rw.model.attention import BUILT_IN, attend, attend_pages
 from rw.model.config import SAVED_ATTENTION, ModelConfig, wide
 from rw.sharding import constrain, whole_weight
 
@@ -51,7 +51,7 @@ class LayerInputs(NamedTuple):
     sin: Any  # f32[B, T, 1, hd]
     positions: Any  # i32[B, T], where a cache is written
     query_index: Any  # i32[B, T]
-    key_index: Any  # i32[B, S]
+    key_index: Any  # i32[B, S], or None beside a cache in pages
     segments: Any  # i32[B, T] or None
     prefixes: Any  # i32[B, T] or None
 
@@ -109,16 +109,18 @@ class SelfAttention(nn.Module):
             query, key = RMSNorm(c, name="q_norm")(query), RMSNorm(c, name="k_norm")(key)
         query, key = rotate(query, asked.cos, asked.sin), rotate(key, inputs.cos, inputs.sin)
         query, key, value = (constrain(x, "batch", "length", "heads", "width") for x in (query, key, value))
-        if layer_cache is None:
-            keys, values = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 3, 1)
-        else:
+        if layer_cache is not None:
             layer_cache = kv.write(layer_cache, key, value, inputs.positions)
-            keys, values = kv.attended(layer_cache)
-        segments = (asked.segments, inputs.segments)
-        whole_rows = layer_cache is None and places is None
-        options = {"backend": c.attention, "chunk": c.attention_chunk, "whole_rows": whole_rows}
-        options["query_prefixes"] = asked.prefixes
-        out = attend(query, keys, values, asked.query_index, inputs.key_index, *segments, **options)
+        if isinstance(layer_cache, kv.PagedLayer):
+            out = attend_pages(query, layer_cache, asked.query_index)
+        else:
+            own = key.transpose(0, 2, 1, 3), value.transpose(0, 2, 3, 1)
+            keys, values = own if layer_cache is None else kv.attended(layer_cache)
+            segments = (asked.segments, inputs.segments)
+            whole_rows = layer_cache is None and places is None
+            options = {"backend": c.attention, "chunk": c.attention_chunk, "whole_rows": whole_rows}
+            options["query_prefixes"] = asked.prefixes
+            out = attend(query, keys, values, asked.query_index, inputs.key_index, *segments, **options)
         residual_scale = 1 / math.sqrt(2 * c.n_layers)
         out = constrain(out.reshape(*asking.shape[:-1], c.n_heads * c.head_dim), "batch", "length", "heads")
         out = checkpoint_name(out, SAVED_ATTENTION)
@@ -326,6 +328,8 @@ def _layer_inputs(config, tokens, positions, cache=None, segments=None, prefixes
         return LayerInputs(cos, sin, positions, index, index, segments, prefixes)
     if segments is not None:
         raise ValueError("segment_mask packs rows of a forward pass without a cache; a cache holds one sequence a row")
+    if isinstance(cache[0], kv.PagedLayer):
+        return LayerInputs(cos, sin, positions, positions, None, None, None)
     key_index = jnp.broadcast_to(jnp.arange(kv.capacity(cache), dtype=jnp.int32), (tokens.shape[0], kv.capacity(cache)))
     return LayerInputs(cos, sin, positions, positions, key_index, None, None)
 

@@ -1,10 +1,10 @@
 """The device programs of the sampler engine. Each is compiled once per shape bucket; none knows episodes or turns.
 
 The pool holds pages: of each layer the keys of a few consecutive tokens, [pages, N, hd, page], and their values,
-[pages, N, page, hd]. A dispatch gathers the pages of the rows it works on into a work cache no longer than they need,
-computes there, and puts the pages that it wrote to back: the cost of a step follows the rows and lengths at work, not
-what is allocated, and a dispatch that fails leaves the pool as it was. What depends on the size of the pool is compiled
-for one layer and called for each.
+[pages, N, page, hd]. A dispatch gathers the pages of the rows it works on into a work cache no larger than they need,
+in one of two layouts (`work`), computes there, and puts back the pages that it wrote to: the cost of a step follows the
+rows and lengths at work, not what is allocated, and a dispatch that fails leaves the pool as it was. What depends on
+the size of the pool is compiled for one layer and called for each.
 """
 
 from __future__ import annotations
@@ -36,13 +36,27 @@ class DecodeRows(NamedTuple):
     words: jax.Array  # u32[W, 4], step, query, rollout, turn
     offsets: jax.Array  # i32[W], tokens that the turn has sampled already
     limits: jax.Array  # i32[W], tokens that it may still sample
+
+
+class InRows(NamedTuple):
+    """Where the new tokens of contiguous rows lie."""
+
     firsts: jax.Array  # i32[W], the page of the row that its first new token lies in
 
 
+class InPages(NamedTuple):
+    """Where rows and their new tokens lie in a work cache of pages."""
+
+    tables: jax.Array  # i32[W, C], the place of each page of a row
+    places: jax.Array  # i32[W, M], those of the pages that hold new tokens
+
+
 @jax.jit
-def gather(layer: Layer, tables: jax.Array) -> Layer:
-    """The pages i32[W, P] of each row, one after another, as one layer of a work cache."""
-    keys, values = (jnp.take(array, tables, axis=0, mode="clip") for array in layer)  # [W, P, N, …]
+def gather(layer: Layer, pages: jax.Array) -> Layer:
+    """One layer of a work cache: the pages i32[P] as they are, or those i32[W, P] of each row one after another."""
+    keys, values = (jnp.take(array, pages, axis=0, mode="clip") for array in layer)  # [P, N, …] or [W, P, N, …]
+    if pages.ndim == 1:
+        return keys, values
     width, pages, heads, head_dim, page = keys.shape
     keys = keys.transpose(0, 2, 3, 1, 4).reshape(width, heads, head_dim, pages * page)
     return keys, values.transpose(0, 2, 1, 3, 4).reshape(width, heads, pages * page, head_dim)
@@ -50,25 +64,17 @@ def gather(layer: Layer, tables: jax.Array) -> Layer:
 
 @partial(jax.jit, donate_argnames="layer")
 def put(layer: Layer, new: Layer, pages: jax.Array) -> Layer:
-    """The pages i32[W, M] replaced by `new`: keys [W, N, hd, M · page], values [W, N, M · page, hd]. The scratch page
-    is only ever replaced by zeros."""
-    count = pages.shape[1]
+    """The pages i32[n] replaced by `new`: keys [n, N, hd, page], values [n, N, page, hd]. The scratch page is only ever
+    replaced by zeros."""
 
-    def put_array(array, source, axis):
-        size = list(array.shape)
-        size[0] = 1
-
+    def put_array(array, source):
         def body(i, array):
-            row, place = i // count, i % count
-            start = [row, 0, 0, 0]
-            start[axis] = place * size[axis]
-            block = lax.dynamic_slice(source, start, size)
-            block = jnp.where(pages[row, place] == SCRATCH, 0, block)
-            return lax.dynamic_update_slice(array, block, [pages[row, place], 0, 0, 0])
+            block = jnp.where(pages[i] == SCRATCH, 0, lax.dynamic_slice_in_dim(source, i, 1))
+            return lax.dynamic_update_slice_in_dim(array, block, pages[i], 0)
 
         return lax.fori_loop(0, pages.size, body, array)
 
-    return put_array(layer[0], new[0], kv.KEY_AXIS), put_array(layer[1], new[1], kv.VALUE_AXIS)
+    return put_array(layer[0], new[0]), put_array(layer[1], new[1])
 
 
 @partial(jax.jit, donate_argnames="layer")
@@ -91,15 +97,26 @@ def grow(layer: Layer, pages: int) -> Layer:
     return tuple(jnp.pad(array, [(0, pages - array.shape[0]), (0, 0), (0, 0), (0, 0)]) for array in layer)
 
 
-def _cut(work: kv.Cache, firsts: jax.Array, page: int, count: int) -> kv.Cache:
-    """Of each row the `count` pages from page `firsts` i32[W] on."""
+def _cache(work: kv.Cache, places: InRows | InPages) -> kv.Cache:
+    """The work cache as the model takes it."""
+    return work if isinstance(places, InRows) else [kv.PagedLayer(*layer[:2], places.tables) for layer in work]
 
-    def rows(array, axis):
-        return jax.vmap(lambda row, first: lax.dynamic_slice_in_dim(row, first * page, count * page, axis - 1))(
-            array, firsts
-        )
 
-    return [(rows(keys, kv.KEY_AXIS), rows(values, kv.VALUE_AXIS)) for keys, values in work]
+def _cut(work: kv.Cache, places: InRows | InPages, page: int, count: int) -> kv.Cache:
+    """The pages that hold new tokens, `count` of each row, one after another."""
+    if isinstance(places, InPages):
+        return [tuple(jnp.take(array, places.places.reshape(-1), axis=0) for array in layer[:2]) for layer in work]
+
+    def pages(array, axis):
+        def of_row(row, first):
+            new = lax.dynamic_slice_in_dim(row, first * page, count * page, axis - 1)
+            new = new.reshape(*new.shape[: axis - 1], count, page, *new.shape[axis:])
+            return jnp.moveaxis(new, axis - 1, 0)
+
+        new = jax.vmap(of_row)(array, places.firsts)
+        return new.reshape(-1, *new.shape[2:])
+
+    return [(pages(keys, kv.KEY_AXIS), pages(values, kv.VALUE_AXIS)) for keys, values in work]
 
 
 @partial(jax.jit, static_argnames=("config", "page", "count"), donate_argnames="work")
@@ -108,7 +125,7 @@ def prefill(
     work: kv.Cache,
     tokens: jax.Array,
     positions: jax.Array,
-    firsts: jax.Array,
+    places: InRows | InPages,
     config: ModelConfig,
     page: int,
     count: int,
@@ -116,11 +133,10 @@ def prefill(
     """Puts tokens i32[R, C] at positions i32[R, C] (-1: padding) into the work cache; no logits are computed.
 
     Returns:
-        the work cache, and of each row the `count` pages of `page` tokens from page `firsts` i32[R] on, which hold
-        what is new.
+        the work cache, and the pages that hold what is new, `count` of `page` tokens for each row.
     """
-    work = hidden_states(params, config, tokens, positions, work)[1]
-    return work, _cut(work, firsts, page, count)
+    work = hidden_states(params, config, tokens, positions, _cache(work, places))[1]
+    return [layer[:2] for layer in work], _cut(work, places, page, count)
 
 
 @partial(
@@ -133,6 +149,7 @@ def decode(
     work: kv.Cache,
     base_key: jax.Array,
     rows: DecodeRows,
+    places: InRows | InPages,
     config: ModelConfig,
     sampling: SamplingConfig,
     vocab_size: int,
@@ -170,9 +187,9 @@ def decode(
 
     width = rows.tokens.shape[0]
     nothing = jnp.zeros((width, steps), jnp.int32), jnp.zeros((width, steps), jnp.float32)
-    start = jnp.int32(0), work, rows.tokens, rows.positions >= 0, *nothing
+    start = jnp.int32(0), _cache(work, places), rows.tokens, rows.positions >= 0, *nothing
     done, work, _, _, ids, logprobs = lax.while_loop(some_row_goes_on, step, start)
-    return work, _cut(work, rows.firsts, page, count), ids, logprobs, done
+    return [layer[:2] for layer in work], _cut(work, places, page, count), ids, logprobs, done
 
 
 PROGRAMS = (gather, put, copy, grow, prefill, decode)

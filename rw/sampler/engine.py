@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 
+import jax
 import numpy as np
 
 from rw.errors import ConfigError, FailureCause, InfrastructureFailure
@@ -27,7 +28,7 @@ from rw.sampler.device import DeviceThread
 from rw.sampler.interface import EpisodeId, SampledTurn, SamplingConfig, StopReason, TurnRequest
 from rw.sampler.keys import base_key, turn_words
 from rw.sampler.lending import Lending
-from rw.sampler.pages import SCRATCH, PageBook
+from rw.sampler.pages import PageBook
 from rw.sampler.pool import CachePool, Failure, Samples, TickResult
 from rw.sampler.sampling import check_sampling
 from rw.sampler.shapes import EngineConfig
@@ -67,7 +68,8 @@ class SamplerEngine:
             raise ConfigError(
                 f"model.vocab_size={model_config.vocab_size} is below the tokenizer's {codec.vocab_size} token ids"
             )
-        self.config = engine_config.single_shapes() if engine_config.deterministic else engine_config
+        config = engine_config.single_shapes() if engine_config.deterministic else engine_config
+        self.config = config.for_platform(jax.default_backend())
         self._codec, self._device = codec, device
         self._token_bytes, page_tokens = token_bytes(model_config), self.config.page_tokens
         self._episodes = self.config.slots if episodes is None else episodes
@@ -351,7 +353,7 @@ class SamplerEngine:
             kept = turn.recorder.take(ids, logprobs)
             self._counters.active_rows += kept
             if not np.isfinite(logprobs[:kept]).all():  # and so perhaps keys and values
-                self._table.pages.spoil(page for page in dispatch.rows.tables[row].tolist() if page != SCRATCH)
+                self._table.pages.spoil(dispatch.work.of_row(row))
                 if running:
                     self._discard(slot, "log-probs are not finite")
                 continue

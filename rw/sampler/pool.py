@@ -17,7 +17,8 @@ from rw.sampler import decode as programs
 from rw.sampler.interface import SamplingConfig
 from rw.sampler.pages import SCRATCH
 from rw.sampler.shapes import EngineConfig
-from rw.sampler.tick import CopyDispatch, DecodeDispatch, Dispatch, PrefillDispatch, Tick, rows_of
+from rw.sampler.tick import CopyDispatch, DecodeDispatch, Dispatch, PrefillDispatch, Tick
+from rw.sampler.work import Pages, Rows, work_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,22 +138,23 @@ class CachePool:
             return None
         new, sampled = self._compute(params, dispatch)
         for i, (layer, written) in enumerate(zip(self._cache, new, strict=True)):
-            self._cache[i] = programs.put(layer, written, dispatch.rows.written)
+            self._cache[i] = programs.put(layer, written, dispatch.work.written.reshape(-1))
         return sampled
 
     def _compute(self, params: UnstackedParams, dispatch: PrefillDispatch | DecodeDispatch) -> tuple[kv.Cache, Any]:
         """The pages that a dispatch wrote to, not yet in the pool, and what it sampled, or None."""
-        rows = dispatch.rows
-        work = [programs.gather(layer, rows.tables) for layer in self._cache]
-        page, count = self._config.page_tokens, rows.written.shape[1]
+        work = [programs.gather(layer, dispatch.work.pages) for layer in self._cache]
+        page, count = self._config.page_tokens, dispatch.work.written.shape[1]
+        places = _places(dispatch.work)
         if isinstance(dispatch, PrefillDispatch):
-            arrays = dispatch.tokens, dispatch.positions, rows.firsts
+            arrays = dispatch.tokens, dispatch.positions, places
             return programs.prefill(params, work, *arrays, self._model_config, page, count)[1], None
-        arrays = dispatch.tokens, dispatch.positions, dispatch.words, dispatch.offsets, dispatch.limits, rows.firsts
+        rows = programs.DecodeRows(
+            dispatch.tokens, dispatch.positions, dispatch.words, dispatch.offsets, dispatch.limits
+        )
         how = self._model_config, self._sampling, self._vocab_size, self._end_tokens
         steps = self._config.steps_per_dispatch
-        decode_rows = programs.DecodeRows(*arrays)
-        _, new, *sampled = programs.decode(params, work, self._base_key, decode_rows, *how, steps, page, count)
+        _, new, *sampled = programs.decode(params, work, self._base_key, rows, places, *how, steps, page, count)
         return new, sampled
 
     def _copy(self, sources: np.ndarray, targets: np.ndarray) -> None:
@@ -175,25 +177,30 @@ class CachePool:
             self._reserve(params, size)
             self._cache[0] = programs.copy(self._cache[0], scratch, scratch)
             for dispatch, written in zip(dispatches, new, strict=True):
-                jax.block_until_ready(programs.gather(self._cache[0], dispatch.rows.tables))
-                self._cache[0] = programs.put(self._cache[0], written, dispatch.rows.written)
+                jax.block_until_ready(programs.gather(self._cache[0], dispatch.work.pages))
+                self._cache[0] = programs.put(self._cache[0], written, dispatch.work.written.reshape(-1))
         jax.block_until_ready(self._cache)
         self.drop()
         return programs.compiled_programs() - before
 
     def _padding_dispatches(self) -> list[PrefillDispatch | DecodeDispatch]:
         config, dispatches = self._config, []
-        for length in config.lengths:
+        for place in range(len(config.lengths)):
+            lengths = config.lengths[place:]
             for width in config.prefill_rows:
                 tokens = np.zeros((width, config.prefill_chunk), np.int32)
-                rows = rows_of((), (), width, length, config.prefill_chunk, config.page_tokens)
-                dispatches.append(PrefillDispatch((), (), rows, tokens, np.full_like(tokens, -1)))
+                work = work_of((), (), width, config.prefill_chunk, config, lengths)
+                dispatches.append(PrefillDispatch((), (), work, tokens, np.full_like(tokens, -1)))
             for width in config.decode_widths:
                 empty, nothing = np.zeros(width, np.int32), np.full(width, -1, np.int32)
                 words = np.zeros((width, 4), np.uint32)
-                rows = rows_of((), (), width, length, config.steps_per_dispatch, config.page_tokens)
-                dispatches.append(DecodeDispatch((), (), rows, empty, nothing, words, empty, empty))
+                work = work_of((), (), width, config.steps_per_dispatch, config, lengths)
+                dispatches.append(DecodeDispatch((), (), work, empty, nothing, words, empty, empty))
         return dispatches
+
+
+def _places(work: Rows | Pages) -> programs.InRows | programs.InPages:
+    return programs.InRows(work.firsts) if isinstance(work, Rows) else programs.InPages(work.tables, work.places)
 
 
 def _fetch(handle: Any) -> Any:

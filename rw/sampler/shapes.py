@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rw.errors import ConfigError
 from rw.sampler.pages import pages_for
 
+WORK_CACHES = ("auto", "rows", "pages")
 BUCKET_LISTS = ("lengths", "decode_widths", "prefill_rows")
 
 
@@ -21,8 +22,8 @@ class EngineConfig:
     Args:
         slots: turns that are prefilled or decoded at a time; others queue. An episode that waits for its Workers needs
             none and keeps its cache all the same.
-        lengths: tokens that the rows of a dispatch hold, ascending: it works on the smallest that its contexts fit in.
-            The last one bounds every context with what may still be sampled.
+        lengths: tokens that the rows of a dispatch hold, ascending: it works on the smallest that its contexts fit in,
+            in pages on the mean. The last one bounds every context with what may still be sampled.
         decode_widths: rows of a decode dispatch, ascending.
         prefill_rows: rows of a prefill dispatch, ascending.
         prefill_chunk: tokens of each of them.
@@ -36,6 +37,9 @@ class EngineConfig:
             the turn that began last queues again.
         steps_per_dispatch: tokens decoded before the host looks for stop tags. What a row samples beyond its end is
             dropped: about half of this, a turn.
+        work_cache: how a dispatch holds the keys and values of its rows. "rows": contiguous, those of one length
+            together; one product reads them all. "pages": rows of any lengths together, each read page by page as far
+            as it goes, in loops that cost little on CPUs. "auto": pages on CPUs, rows elsewhere.
         deterministic: one shape only (the largest of each list) and no eviction. Results are then bitwise the same
             whatever the order in which episodes come and go. Needs pages for every concurrent episode.
 
@@ -53,6 +57,7 @@ class EngineConfig:
     page_tokens: int = 64
     kv_bytes: int | None = None
     steps_per_dispatch: int = 8
+    work_cache: str = "auto"
     deterministic: bool = False
 
     def __post_init__(self):
@@ -64,6 +69,8 @@ class EngineConfig:
             object.__setattr__(self, name, values)
             if not values or values[0] < 1 or list(values) != sorted(set(values)):
                 raise ConfigError(f"engine.{name}={values!r}: must be positive numbers in ascending order")
+        if self.work_cache not in WORK_CACHES:
+            raise ConfigError(f"engine.work_cache={self.work_cache!r}: must be one of {', '.join(WORK_CACHES)}")
         needed = max(self.prefill_chunk, self.steps_per_dispatch)
         if self.lengths[0] < needed:
             raise ConfigError(
@@ -93,6 +100,12 @@ class EngineConfig:
                 )
         # What the widest dispatch of the shortest rows needs: every size in between costs programs of its own.
         return min(limit, self.decode_widths[-1] * pages_for(self.lengths[0], self.page_tokens)), limit
+
+    def for_platform(self, platform: str) -> EngineConfig:
+        """These settings with the layout of work caches that suits it (jax.default_backend()), where none was named."""
+        if self.work_cache != "auto":
+            return self
+        return dataclasses.replace(self, work_cache="pages" if platform == "cpu" else "rows")
 
     def single_shapes(self) -> EngineConfig:
         """These settings with the largest of each list of shapes alone."""

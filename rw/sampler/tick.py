@@ -6,7 +6,7 @@ Pure: reads the slot table and reports to it what the dispatches will have put i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from rw.sampler.pages import SCRATCH, pages_for
 from rw.sampler.prompts import Prompt
 from rw.sampler.shapes import EngineConfig, length_bucket, split_rows
 from rw.sampler.slots import Slot, SlotTable, Span
+from rw.sampler.work import Pages, Rows, work_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,27 +28,12 @@ class CopyDispatch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
-    """The cache rows of a dispatch, put together from pages; the scratch page stands where there is none.
-
-    Args:
-        tables: i32[W, P], the pages of each row, as many as its length needs.
-        firsts: i32[W], the place in the row's table of the first page that is written.
-        written: i32[W, M], the pages to store from there on; the scratch page for those that stay as they are.
-    """
-
-    tables: np.ndarray
-    firsts: np.ndarray
-    written: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
 class PrefillDispatch:
     """tokens, positions i32[R, C]; padding has position -1."""
 
     slots: tuple[Slot, ...]
     prompts: tuple[Prompt, ...]  # those that it computes a piece of, for whoever waits for them
-    rows: Rows
+    work: Rows | Pages
     tokens: np.ndarray
     positions: np.ndarray
 
@@ -58,7 +44,7 @@ class DecodeDispatch:
 
     slots: tuple[Slot, ...]
     turns: tuple[Any, ...]  # the running turn of each slot
-    rows: Rows
+    work: Rows | Pages
     tokens: np.ndarray
     positions: np.ndarray
     words: np.ndarray  # u32[W, 4]
@@ -95,9 +81,8 @@ def plan_tick(table: SlotTable, config: EngineConfig, turns: dict[Any, Any]) -> 
     ready = [
         slot for slot, end in ends.items() if table.make_room(slot, end)
     ]  # the earliest first, who may set back others
-    for length, group in _by_length(ready, config.lengths, ends.get):
-        for part, width in _parts(group, config.decode_widths):
-            tick.dispatches.append(_decode_dispatch(part, ends, width, length, config, turns))
+    for part, width in _parts(ready, ends.get, config.decode_widths, config):
+        tick.dispatches.append(_decode_dispatch(part, ends, width, config, turns))
     tick.pages = table.pages.capacity
     return tick
 
@@ -117,9 +102,8 @@ def _plan_prefills(tick: Tick, table: SlotTable, config: EngineConfig) -> None:
     """Fills up to `prefill_tokens` in whole pieces, the earliest turns first; a slot may get several, in order."""
     chunk, budget = config.prefill_chunk, config.prefill_tokens
     while budget > 0 and (spans := table.spans(chunk, pages_for(budget, chunk))):
-        for length, group in _by_length(spans, config.lengths, lambda span: span.end):
-            for part, rows in _parts(group, config.prefill_rows):
-                tick.dispatches.append(_prefill_dispatch(part, rows, length, config))
+        for part, rows in _parts(spans, lambda span: span.end, config.prefill_rows, config):
+            tick.dispatches.append(_prefill_dispatch(part, rows, config))
         for span in spans:
             tick.prefilled_tokens += span.end - span.start
             tick.reprefilled_tokens += max(0, min(span.end, span.slot.built) - span.start)
@@ -127,44 +111,27 @@ def _plan_prefills(tick: Tick, table: SlotTable, config: EngineConfig) -> None:
             budget -= chunk
 
 
-def _by_length(items: Sequence[Any], lengths: Sequence[int], need) -> list[tuple[int, list[Any]]]:
+def _parts(
+    items: Sequence[Any], need: Callable[[Any], int], widths: Sequence[int], config: EngineConfig
+) -> list[tuple[list[Any], int]]:
+    """Items for a dispatch each, with its width. In pages all go together, those of like length as neighbours;
+    contiguous rows go with those of their own length, since all of a dispatch are as long as the longest."""
     groups: dict[int, list[Any]] = {}
-    for item in items:
-        groups.setdefault(length_bucket(need(item), lengths), []).append(item)
-    return sorted(groups.items())
-
-
-def _parts(items: list[Any], widths: Sequence[int]) -> list[tuple[list[Any], int]]:
-    parts, start = [], 0
-    for count, width in split_rows(len(items), widths):
-        parts.append((items[start : start + count], width))
-        start += count
+    if config.work_cache == "pages":
+        groups[config.longest] = sorted(items, key=need)
+    else:
+        for item in items:
+            groups.setdefault(length_bucket(need(item), config.lengths), []).append(item)
+    parts = []
+    for _, group in sorted(groups.items()):
+        start = 0
+        for count, width in split_rows(len(group), widths):
+            parts.append((group[start : start + count], width))
+            start += count
     return parts
 
 
-def rows_of(
-    pages: Sequence[Sequence[int]],
-    spans: Sequence[tuple[int, int]],
-    width: int,
-    length: int,
-    count: int,
-    page_tokens: int,
-) -> Rows:
-    """Rows of `length` tokens over the pages of each, of which the positions [start, end) of `spans` are written,
-    `count` at most; filled up to `width` rows."""
-    columns = pages_for(length, page_tokens)
-    touched = min(columns, pages_for(count - 1, page_tokens) + 1)
-    tables = np.full((width, columns), SCRATCH, np.int32)
-    firsts, written = np.zeros(width, np.int32), np.full((width, touched), SCRATCH, np.int32)
-    for i, (own, (start, end)) in enumerate(zip(pages, spans, strict=True)):
-        tables[i, : min(len(own), columns)] = own[:columns]
-        firsts[i] = min(start // page_tokens, columns - touched)
-        places = range(start // page_tokens, pages_for(end, page_tokens))
-        written[i, [place - firsts[i] for place in places]] = [own[place] for place in places]
-    return Rows(tables, firsts, written)
-
-
-def _prefill_dispatch(spans: Sequence[Span], rows: int, length: int, config: EngineConfig) -> PrefillDispatch:
+def _prefill_dispatch(spans: Sequence[Span], rows: int, config: EngineConfig) -> PrefillDispatch:
     tokens = np.zeros((rows, config.prefill_chunk), np.int32)
     positions = np.full((rows, config.prefill_chunk), -1, np.int32)
     for i, span in enumerate(spans):
@@ -172,16 +139,15 @@ def _prefill_dispatch(spans: Sequence[Span], rows: int, length: int, config: Eng
         tokens[i, :count] = span.slot.tokens[span.start : span.end]
         positions[i, :count] = np.arange(span.start, span.end)
     places = [(span.start, span.end) for span in spans]
-    cache = rows_of([span.pages for span in spans], places, rows, length, config.prefill_chunk, config.page_tokens)
+    work = work_of([span.pages for span in spans], places, rows, config.prefill_chunk, config)
     prompts = tuple(span.slot.prompt for span in spans if span.in_prompt)
-    return PrefillDispatch(tuple(span.slot for span in spans), prompts, cache, tokens, positions)
+    return PrefillDispatch(tuple(span.slot for span in spans), prompts, work, tokens, positions)
 
 
 def _decode_dispatch(
     slots: Sequence[Slot],
     ends: dict[Slot, int],
     width: int,
-    length: int,
     config: EngineConfig,
     turns: dict[Any, Any],
 ) -> DecodeDispatch:
@@ -192,7 +158,5 @@ def _decode_dispatch(
         tokens[i], positions[i] = slot.tokens[-1], slot.length
         words[i], offsets[i], limits[i] = turn.words, len(turn.recorder.tokens), turn.remaining
     places = [(slot.length, ends[slot]) for slot in slots]
-    cache = rows_of(
-        [slot.pages for slot in slots], places, width, length, config.steps_per_dispatch, config.page_tokens
-    )
-    return DecodeDispatch(tuple(slots), running, cache, tokens, positions, words, offsets, limits)
+    work = work_of([slot.pages for slot in slots], places, width, config.steps_per_dispatch, config)
+    return DecodeDispatch(tuple(slots), running, work, tokens, positions, words, offsets, limits)

@@ -67,7 +67,7 @@ class Rollouts:
             slots=slots,
             lengths=case.lengths,
             decode_widths=tuple(sorted({min(width, slots) for width in DECODE_WIDTHS})),
-            prefill_chunk=LENGTHS.prompt,
+            prefill_chunk=LENGTHS.prompt // 2,
             kv_bytes=KV_BYTES,
         )
         self.generation = speed_ours.Generation(shape, config, episodes)
@@ -98,8 +98,11 @@ class Rollouts:
         return table
 
     async def _at_once(self, k: int, context: int, tokens: int) -> None:
-        episodes, text = [EpisodeId(next(self._runs), "table", i) for i in range(k)], self._text(0, context)
-        await asyncio.gather(*(self.engine.generate(TurnRequest(e, 0, text, context, tokens, ())) for e in episodes))
+        run = next(self._runs)
+        episodes = [EpisodeId(run, f"q{i}", 0) for i in range(k)]  # as many contexts: one that all share is read faster
+        texts = [self._text(1009 * run + i, context) for i in range(k)]
+        requests = [TurnRequest(e, 0, t, context, tokens, ()) for e, t in zip(episodes, texts, strict=True)]
+        await asyncio.gather(*map(self.engine.generate, requests))
         for episode in episodes:
             await self.engine.release(episode)
 

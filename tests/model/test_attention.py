@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rw.errors import ConfigError
-from rw.model.attention import _needed_pairs, attend
+from rw.model.attention import _needed_pairs, attend, attend_pages
+from rw.model.cache import PagedLayer
 
 B, T, H, N, HEAD = 3, 13, 4, 2, 6
 random = np.random.default_rng(0)
@@ -96,6 +97,55 @@ def test_keys_of_a_cache_are_read_up_to_each_query(backend):
     key_index = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T))
     out = attend(QUERY[:, :3], KEY, VALUE, query_index, key_index, backend=backend, chunk=4)
     np.testing.assert_allclose(out, oracle(QUERY[:, :3], KEY, VALUE, query_index, key_index), atol=1e-5)
+
+
+def rows_in_pages(seed, ends, page=4, queries=1):
+    """(query, layer, index, keys and values by row): rows of which the positions before `ends` are real, their pages in
+    any order; what lies beyond is large."""
+    draw = np.random.default_rng(seed)
+    columns = -(-max(ends) // page)
+    tables = draw.permutation(len(ends) * columns).reshape(len(ends), columns).astype(np.int32)
+    keys, values = draw.normal(size=(2, tables.size, N, HEAD, page)).astype(np.float32)
+    for row, end in enumerate(ends):
+        for place in range(end, columns * page):
+            keys[tables[row, place // page], :, :, place % page] = 1e4
+            values[tables[row, place // page], :, :, place % page] = -1e4
+    query = draw.normal(size=(len(ends), queries, H, HEAD)).astype(np.float32)
+    index = np.array(ends, np.int32)[:, None] - np.arange(queries, 0, -1, dtype=np.int32)
+    whole = [np.concatenate(np.moveaxis(x[tables], 1, 0), axis=-1) for x in (keys, values)]
+    layer = PagedLayer(jnp.asarray(keys), jnp.asarray(values.swapaxes(2, 3)), jnp.asarray(tables))
+    return query, layer, index, *whole
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("rows", [1, 6, 8, 24])
+def test_pages_are_read_as_rows_are(rows, queries):
+    ends = np.random.default_rng(rows).integers(1, 40, rows).tolist()
+    query, layer, index, key, value = rows_in_pages(rows, ends, queries=queries)
+    index[index < 0] = -1
+    found = jax.jit(attend_pages)(query, layer, index)
+    key_index = np.broadcast_to(np.arange(key.shape[-1]), (rows, key.shape[-1]))
+    want = oracle(query, key.swapaxes(2, 3), value, index, key_index)
+    np.testing.assert_allclose(found, want, atol=1e-5)
+    plain = attend(query, key.swapaxes(2, 3), value, index, key_index, backend="xla")
+    np.testing.assert_allclose(found, plain, atol=1e-5)
+
+
+def test_longer_neighbours_change_no_bit_of_a_row_in_pages():
+    query, layer, index, *_ = rows_in_pages(1, [3] * 8 + [33] * 8)
+    attend_all = jax.jit(attend_pages)
+    apart = np.asarray(attend_all(query, layer, index))
+    order = np.random.default_rng(2).permutation(16)
+    mixed = attend_all(query[order], layer._replace(tables=layer.tables[order]), index[order])
+    np.testing.assert_array_equal(mixed, apart[order])
+
+
+def test_padding_in_pages_is_zero_and_reads_nothing():
+    query, layer, index, *_ = rows_in_pages(3, [9] * 16)
+    index[4:] = -1
+    spoilt = layer._replace(keys=layer.keys.at[layer.tables[8:]].set(jnp.nan))
+    found = attend_pages(query, spoilt, index)
+    assert np.all(found[4:] == 0) and np.all(np.isfinite(found)) and np.all(np.asarray(found[:4]) != 0)
 
 
 def test_rows_with_prefixes_are_the_same_program_under_a_kernels_name():

@@ -66,6 +66,32 @@ def test_stacked_parameters_serve_a_cache_too():
     np.testing.assert_allclose(logits(PARAMS, CONFIG, hidden), EXPECTED[:, :2], atol=1e-5)
 
 
+PAGE = 4
+TABLES = np.array([[2, 7, 9, 4], [11, 1, 3, 5], [6, 8, 10, 12]], np.int32)  # of three rows; nobody has page 0
+
+
+def in_pages(cache, tables=TABLES):
+    return [kv.PagedLayer(*layer, tables) for layer in cache]
+
+
+@pytest.mark.parametrize("splits", [(), (5, 10), (4, 8, 12), (5, 10, 11, 12, 13)], ids=str)
+def test_a_cache_in_pages_equals_the_full_forward(splits):
+    stale = [(k + 100.0, v - 100.0) for k, v in kv.init_cache(CONFIG, 13, PAGE)]
+    np.testing.assert_allclose(run_in_parts(splits, in_pages(stale)), EXPECTED, atol=1e-5)
+
+
+def test_tokens_land_in_the_pages_of_their_row_and_padding_in_none():
+    layer = in_pages(kv.init_cache(CONFIG, 13, PAGE))[0]
+    numbers = jnp.arange(6.0).reshape(3, 2, 1, 1) + 1
+    key = jnp.broadcast_to(numbers, (3, 2, CONFIG.n_kv_heads, CONFIG.head_dim))
+    positions = np.array([[0, 5], [-1, 15], [16, -9]], np.int32)  # 16 is beyond the four pages of a row
+    found = kv.write(layer, key, -key, positions)
+    want = np.zeros((13, PAGE))
+    want[2, 0], want[7, 1], want[5, 3] = 1, 2, 4
+    np.testing.assert_array_equal(found.keys[:, 1, 2], want)
+    np.testing.assert_array_equal(found.values[:, 0, :, 3], -want)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_rows_take_different_numbers_of_tokens_in_one_step(side):
     """Each row feeds its own number of tokens a step, in a step five wide; padding is -1 or beyond the capacity."""

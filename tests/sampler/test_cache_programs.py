@@ -6,7 +6,7 @@ import pytest
 
 from rw.model.cache import KEY_AXIS, VALUE_AXIS, init_cache
 from rw.sampler import decode as programs
-from rw.sampler.tick import rows_of
+from rw.sampler.work import in_pages, in_rows
 
 PAGES, PAGE = 7, 4
 
@@ -41,21 +41,43 @@ def test_gather_puts_pages_one_after_another(layer):
     assert work.tolist() == [[30, 31, 32, 33, 10, 11, 12, 13], [50, 51, 52, 53, 0, 0, 0, 0]]
 
 
-def test_only_the_pages_that_were_written_are_put_back(layer):
-    rows = rows_of([[3, 1, 6], [5]], [(6, 10), (2, 4)], 3, 10, 4, PAGE)
-    assert rows.tables.tolist() == [[3, 1, 6], [5, 0, 0], [0, 0, 0]]
+def test_gather_takes_pages_as_they_are(layer):
+    work = read(programs.gather(layer, np.array([0, 5, 2], np.int32)))
+    assert work.tolist() == [[0, 0, 0, 0], [50, 51, 52, 53], [20, 21, 22, 23]]
+
+
+SPANS = [(6, 10), (2, 4)]  # of rows that have the pages 3, 1, 6 and 5
+
+
+def put_back(layer, work, places):
+    """The pool after 0.5 was added to everything in the work cache of this layer."""
+    cache = [tuple(array + 0.5 for array in programs.gather(layer, work.pages))]
+    new = programs._cut(cache, places, PAGE, 2)[0]
+    return read(programs.put(layer, new, work.written.reshape(-1)))
+
+
+def test_only_the_pages_of_rows_that_were_written_are_put_back(layer):
+    rows = in_rows([[3, 1, 6], [5]], SPANS, 3, (10,), 4, PAGE)
+    assert rows.pages.tolist() == [[3, 1, 6], [5, 0, 0], [0, 0, 0]]
     assert rows.firsts.tolist() == [1, 0, 0] and rows.written.tolist() == [[1, 6], [5, 0], [0, 0]]
     want = read(layer)
-    work = programs.gather(layer, rows.tables)
-    new = programs._cut([(work[0] + 0.5, work[1] + 0.5)], rows.firsts, PAGE, 2)[0]
     want[[1, 5, 6]] += 0.5
-    np.testing.assert_array_equal(read(programs.put(layer, new, rows.written)), want)
+    np.testing.assert_array_equal(put_back(layer, rows, programs.InRows(rows.firsts)), want)
 
 
-def test_scratch_page_stays_zero_whatever_padding_computes(layer):
-    rows = rows_of((), (), 2, 8, 4, PAGE)
-    new = tuple(array + np.nan for array in programs.gather(layer, rows.tables))
-    assert np.all(read(programs.put(layer, new, rows.written))[0] == 0)
+def test_only_the_pages_that_were_written_are_put_back(layer):
+    pages = in_pages([[3, 1, 6], [5]], SPANS, 3, (4, 12), 4, PAGE)
+    assert pages.written.tolist() == [[1, 6], [5, 0], [0, 0]]
+    want = read(layer)
+    want[[1, 5, 6]] += 0.5
+    np.testing.assert_array_equal(put_back(layer, pages, programs.InPages(pages.tables, pages.places)), want)
+
+
+@pytest.mark.parametrize("layout", [in_rows, in_pages])
+def test_scratch_page_stays_zero_whatever_padding_computes(layer, layout):
+    work = layout((), (), 2, (8,), 4, PAGE)
+    new = tuple(jnp.full((4, *array.shape[1:]), jnp.nan) for array in layer)
+    assert np.all(read(programs.put(layer, new, work.written.reshape(-1)))[0] == 0)
 
 
 def test_copied_pages(layer):
@@ -70,18 +92,3 @@ def test_grown_pool_holds_what_it_held(layer):
     grown = read(programs.grow(layer, 9))
     np.testing.assert_array_equal(grown[:PAGES], want)
     assert grown.shape == (9, PAGE)
-
-
-@pytest.mark.parametrize(
-    "span, length, first, written",
-    [
-        ((0, 4), 12, 0, [1, 0]),
-        ((3, 7), 12, 0, [1, 2]),
-        ((7, 8), 12, 1, [2, 0]),
-        ((9, 12), 12, 1, [0, 3]),  # the last page of the row: counted from where two of them fit
-        ((1, 3), 4, 0, [1]),
-    ],
-)
-def test_pages_that_a_span_touches(span, length, first, written):
-    rows = rows_of([[1, 2, 3]], [span], 1, length, 4, PAGE)
-    assert rows.firsts.tolist() == [first] and rows.written.tolist() == [written]

@@ -53,10 +53,11 @@ def assert_same(got, want, bitwise=False):
             np.testing.assert_allclose(sampled(got[name])[1], sampled(want[name])[1], atol=1e-4)
 
 
+@pytest.mark.parametrize("work_cache", ["pages", "rows"])
 async def test_engine_equals_the_plain_sampler_and_the_learner(
-    make_engine, plain, episodes, stacked_params, model_config
+    make_engine, plain, episodes, stacked_params, model_config, work_cache
 ):
-    engine = await make_engine()
+    engine = await make_engine(work_cache=work_cache)
     got = await episodes.run_all(engine, EIGHT, max_tokens=12)
     assert_same(got, await episodes.run_all(plain, EIGHT, max_tokens=12))
     stops = {turn.stop for record in got.values() for _, turn in record.turns}

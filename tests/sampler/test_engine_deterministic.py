@@ -33,12 +33,14 @@ async def test_shuffled_arrival_gives_bitwise_equal_samples(make_engine, episode
     assert found[0] == found[1] == found[2] == found[3]
 
 
-async def test_company_and_a_used_engine_change_no_bit(make_engine, episodes):
-    engine = await make_engine(deterministic=True)
+@pytest.mark.parametrize("work_cache, width", [("pages", 16), ("rows", 4)])
+async def test_company_and_a_used_engine_change_no_bit(make_engine, episodes, work_cache, width):
+    settings = {"deterministic": True, "work_cache": work_cache, "decode_widths": (width,)}
+    engine = await make_engine(**settings)
     together = bits(await episodes.run_all(engine, NAMES))
     for name in NAMES[::3]:
         assert bits(await episodes.run_all(engine, [name]))[name] == together[name]
-    fresh = await make_engine(deterministic=True)
+    fresh = await make_engine(**settings)
     assert bits(await episodes.run_all(fresh, NAMES[5:6]))[NAMES[5]] == together[NAMES[5]]
 
 

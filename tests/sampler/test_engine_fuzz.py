@@ -22,6 +22,7 @@ async def test_random_pauses_cancellations_and_lengths(make_engine, plain, episo
     draw = random.Random(seed)
     shapes = {"lengths": (64, 128), "decode_widths": (2, 4), "steps_per_dispatch": 1 + seed % 4}
     budget = 30 * 8 * 384 if seed % 2 else None  # a page is 8 tokens of 384 bytes, a longest context 17 of them
+    shapes["work_cache"] = "rows" if seed % 3 == 2 else "pages"
     engine = await make_engine(slots=5, episodes=60, kv_bytes=budget, **shapes)
     names = [(f"q{i % 7}", i) for i in range(60)]
     length = {f"q{i}": draw.choice((1, 2, 9, 17, 60)) for i in range(7)}

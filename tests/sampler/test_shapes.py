@@ -70,3 +70,11 @@ def test_pool_goes_from_one_wide_dispatch_to_all_episodes_or_its_budget():
 
 def test_lists_from_a_file_become_tuples():
     assert EngineConfig(lengths=[128, 256]).lengths == (128, 256)
+
+
+def test_work_caches_lie_in_pages_on_cpus_unless_one_says_otherwise():
+    assert EngineConfig().for_platform("cpu").work_cache == "pages"
+    assert EngineConfig().for_platform("gpu").work_cache == EngineConfig().for_platform("tpu").work_cache == "rows"
+    assert EngineConfig(work_cache="rows").for_platform("cpu").work_cache == "rows"
+    with pytest.raises(ConfigError, match="engine.work_cache='page'.*auto, rows, pages"):
+        EngineConfig(work_cache="page")

@@ -20,6 +20,7 @@ CONFIG = EngineConfig(
     clone_rows=2,
     page_tokens=4,
     steps_per_dispatch=2,
+    work_cache="rows",
 )
 
 
@@ -65,9 +66,9 @@ def test_prefill_is_padded_to_its_shape():
     assert prompt.tokens.tolist() == [[10, 11, 12, 0]] and prompt.positions.tolist() == [[0, 1, 2, -1]]
     copied, rest, decoded = plan_tick(table, CONFIG, AllTurns()).dispatches
     assert rest.tokens.tolist() == [[13, 14, 0, 0]] and rest.positions.tolist() == [[3, 4, -1, -1]]
-    assert prompt.rows.tables.tolist() == [[1, 0]] and copied.sources.tolist() == [1, 0]
-    assert copied.targets.tolist() == [2, 0] and rest.rows.tables.tolist() == [[2, 3]]
-    assert isinstance(decoded, DecodeDispatch) and decoded.rows.written.tolist() == [[0, 3], [0, 0]]
+    assert prompt.work.pages.tolist() == [[1, 0]] and copied.sources.tolist() == [1, 0]
+    assert copied.targets.tolist() == [2, 0] and rest.work.pages.tolist() == [[2, 3]]
+    assert isinstance(decoded, DecodeDispatch) and decoded.work.written.tolist() == [[0, 3], [0, 0]]
 
 
 def test_budget_bounds_a_tick_and_earlier_turns_come_first():
@@ -116,8 +117,8 @@ def test_whole_pages_of_a_prompt_are_shared_without_a_copy():
         admit(table, "a", rollout, range(9), 9)
     plan_tick(table, CONFIG, AllTurns())
     (decoded,) = plan_tick(table, CONFIG, AllTurns()).dispatches
-    assert decoded.rows.tables.tolist() == [[1, 2, 3, 0], [1, 2, 4, 0]]
-    assert decoded.rows.written.tolist() == [[3, 0], [4, 0]]
+    assert decoded.work.pages.tolist() == [[1, 2, 3, 0], [1, 2, 4, 0]]
+    assert decoded.work.written.tolist() == [[3, 0], [4, 0]]
 
 
 def test_decode_rows_carry_the_last_token_the_key_and_what_is_left():
@@ -128,7 +129,7 @@ def test_decode_rows_carry_the_last_token_the_key_and_what_is_left():
     assert first.tokens.tolist() == [9, 9] and first.positions.tolist() == [0, 0]
     assert first.words.tolist() == [[1, 0, 0, 7], [1, 0, 1, 7]] and first.offsets.tolist() == [3, 3]
     assert first.limits.tolist() == [5, 5] and second.limits.tolist() == [5, 0]
-    assert second.rows.tables.tolist() == [[3, 0], [0, 0]] and second.positions.tolist() == [0, -1]
+    assert second.work.pages.tolist() == [[3, 0], [0, 0]] and second.positions.tolist() == [0, -1]
     assert len(second.slots) == len(second.turns) == 1
 
 
@@ -138,7 +139,19 @@ def test_long_rows_do_not_lengthen_short_ones():
     admit(table, "b", 0, range(8), 1)
     plan_tick(table, CONFIG, AllTurns())
     dispatches = [d for d in plan_tick(table, CONFIG, AllTurns()).dispatches if isinstance(d, DecodeDispatch)]
-    assert [(d.rows.tables.shape[1], d.slots[0].episode.query_id) for d in dispatches] == [(2, "a"), (4, "b")]
+    assert [(d.work.pages.shape[1], d.slots[0].episode.query_id) for d in dispatches] == [(2, "a"), (4, "b")]
+
+
+def test_in_pages_rows_of_any_length_go_together_those_of_like_length_as_neighbours():
+    config = dataclasses.replace(CONFIG, work_cache="pages", decode_widths=(4,))
+    table = make_table()
+    for query, count in (("a", 1), ("b", 12), ("c", 2), ("d", 8)):
+        admit(table, query, 0, range(count), 1)
+    while len(table.decoding()) < 4:
+        *_, decoded = plan_tick(table, config, AllTurns()).dispatches
+    (decoded,) = plan_tick(table, config, AllTurns()).dispatches
+    assert [slot.episode.query_id for slot in decoded.slots] == ["a", "c", "d", "b"]
+    assert decoded.positions.tolist() == [0, 1, 7, 11]
 
 
 def test_a_turns_last_tokens_reserve_no_more_than_they_need():
