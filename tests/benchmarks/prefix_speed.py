@@ -21,6 +21,7 @@ import numpy as np
 import speed_ours
 import speed_work as work
 
+from rw.kept_memory import keep_memory
 from rw.sampler.engine import EngineConfig
 from rw.sampler.interface import EpisodeId, TurnRequest
 
@@ -89,4 +90,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    keep_memory()  # as `rw train` does
     main()

@@ -28,6 +28,7 @@ from rw import progress
 from rw.config import load_config
 from rw.core.advantages import resolve
 from rw.initial import initial_router
+from rw.kept_memory import keep_memory
 from rw.parts import open_parts
 from rw.train import Trainer
 from rw.workdir import Workdir
@@ -126,4 +127,5 @@ def report(rows: dict[str, list[dict[str, float]]], known: argparse.Namespace) -
 
 
 if __name__ == "__main__":
+    keep_memory()  # as `rw train` does
     main()

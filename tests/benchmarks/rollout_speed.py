@@ -33,6 +33,7 @@ import speed_ours
 import speed_work as work
 from slow_workers import SlowWorkers
 
+from rw.kept_memory import keep_memory
 from rw.sampler.engine import EngineConfig
 from rw.sampler.interface import EpisodeId, TurnRequest
 
@@ -67,7 +68,7 @@ class Rollouts:
             slots=slots,
             lengths=case.lengths,
             decode_widths=tuple(sorted({min(width, slots) for width in DECODE_WIDTHS})),
-            prefill_chunk=LENGTHS.prompt // 2,
+            prefill_chunk=LENGTHS.observation + 8,  # of which a turn needs one, its last token being new too
             kv_bytes=KV_BYTES,
         )
         self.generation = speed_ours.Generation(shape, config, episodes)
@@ -88,18 +89,19 @@ class Rollouts:
         few = self.engine.config.steps_per_dispatch
         table = []
         for k, context in itertools.product(slots, contexts):
-            seconds = []
-            for count in (few, few + tokens, few, few + tokens):
+            run, seconds = next(self._runs), []
+            for attempt, count in enumerate((few, few + tokens, few, few + tokens)):
                 started = time.perf_counter()
-                self.run(self._at_once(k, context, count))
+                self.run(self._at_once(run, attempt, k, context, count))
                 seconds.append(time.perf_counter() - started)
             more = max(min(seconds[1::2]) - min(seconds[::2]), 1e-6)  # on a busy machine it may come out negative
             table.append((k, context, more / tokens))
         return table
 
-    async def _at_once(self, k: int, context: int, tokens: int) -> None:
-        run = next(self._runs)
-        episodes = [EpisodeId(run, f"q{i}", 0) for i in range(k)]  # as many contexts: one that all share is read faster
+    async def _at_once(self, run: int, attempt: int, k: int, context: int, tokens: int) -> None:
+        """A turn of `k` episodes, each with a context of its own: one that all share would be read faster. The engine
+        keeps them from one attempt to the next, so that only the first prefills."""
+        episodes = [EpisodeId(run, f"q{i}", attempt) for i in range(k)]
         texts = [self._text(1009 * run + i, context) for i in range(k)]
         requests = [TurnRequest(e, 0, t, context, tokens, ()) for e, t in zip(episodes, texts, strict=True)]
         await asyncio.gather(*map(self.engine.generate, requests))
@@ -242,4 +244,5 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    keep_memory()  # as `rw train` does
     main()

@@ -19,6 +19,8 @@ import rollout_simulation as simulation
 from rollout_speed import LENGTHS, Case, Rollouts
 from slow_workers import SlowWorkers
 
+from rw.kept_memory import keep_memory
+
 SLOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 TRAJECTORIES = (32, 64, 128, 256, 512, 1024)
@@ -46,7 +48,7 @@ def with_slots(shape: str, slots: Sequence[int], tokens: int) -> list[dict[str, 
 
 
 def with_context(shape: str, contexts: Sequence[int], slots: int, tokens: int) -> list[dict[str, Any]]:
-    """Tokens a second of `slots` slots that hold so many tokens each, of one shared prompt."""
+    """Tokens a second of `slots` slots that hold so many tokens each."""
     rollouts = Rollouts(Case(shape, tokens, tuple(context + ROOM for context in contexts)), slots)
     times = rollouts.token_times([slots], contexts, tokens)
     rollouts.generation.close()
@@ -105,4 +107,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    keep_memory()  # as `rw train` does
     main()

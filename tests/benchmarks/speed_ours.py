@@ -37,6 +37,7 @@ ENGINE = EngineConfig(
     prefill_chunk=work.PROMPT,
     prefill_tokens=work.ROWS * work.PROMPT,
     steps_per_dispatch=32,
+    work_cache="rows",  # all have one length
 )
 BATCH = BatchConfig(
     micro_batch=4, length_buckets=(work.PROMPT + work.NEW,), policy_buckets=(work.NEW,), logprob_chunk=work.NEW
