@@ -38,7 +38,7 @@ import speed_work as work
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 TOLERANCE = 1e-4  # of logits up to 5, in float32
-REGIME_RUNS = [["--long-rows", "--latency=0.6"], ["--latency=0"]]
+REGIME_RUNS = [["--long-rows", "--latency=0.6"], ["--latency=0", "--steps=20"]]  # short steps vary more
 ALONE = {  # scripts of rw's own, each run with these flags, or with the last ones where it is to be quick
     "rollout": ("rollout_speed.py", [[]], ["--quick"]),
     "prefix": ("prefix_speed.py", [[]], ["--quick"]),
