@@ -30,8 +30,9 @@ def keep_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # not glibc
         return False
-    options = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, LARGEST_BYTES), (_TRIM_THRESHOLD, KEPT_BYTES))
-    return all([mallopt(name, value) for name, value in options])
+    # The threshold first: where so large a one is refused, the others would have every large array mapped anew.
+    options = ((_MMAP_THRESHOLD, LARGEST_BYTES), (_ARENA_MAX, 1), (_TRIM_THRESHOLD, KEPT_BYTES))
+    return all(mallopt(name, value) for name, value in options)
 
 
 def on_cpu() -> bool:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -47,6 +48,16 @@ def test_nothing_is_changed_where_the_user_has_chosen(variable, monkeypatch):
     monkeypatch.setenv(variable, "")
     monkeypatch.setattr(kept_memory.ctypes, "CDLL", None)  # would fail if it were asked
     assert not kept_memory.keep_memory()
+
+
+def test_nothing_is_changed_where_so_large_a_threshold_is_refused(monkeypatch):
+    asked = []
+    library = types.SimpleNamespace(mallopt=lambda name, value: asked.append(name) or 0)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    for variable in kept_memory.VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(kept_memory.ctypes, "CDLL", lambda _: library)
+    assert not kept_memory.keep_memory() and asked == [kept_memory._MMAP_THRESHOLD]
 
 
 @pytest.mark.parametrize(

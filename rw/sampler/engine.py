@@ -99,9 +99,8 @@ class SamplerEngine:
     async def publish(self, weights: PublishedWeights) -> None:
         """Switches to new weights between two ticks and drops every cache of the old ones."""
         async with self._between_ticks:
-            await self._device.run(self._pool.drop)
+            await self._drop_caches()
             self._weights = weights
-            self._table.forget_caches()
             for turn in self._turns.values():
                 turn.recorder = TurnRecorder(self._codec, turn.request)
                 slot = self._table.slot_of(turn.request.episode)
@@ -109,11 +108,9 @@ class SamplerEngine:
                     self._table.restart(slot, len(turn.request.tokens))
 
     async def drop_caches(self) -> None:
-        """Gives the caches' memory back, for the learner's use between rollouts. Running and paused turns go on all the
-        same: what they need is prefilled again."""
+        """Gives the caches' memory back. Running and paused turns go on: what they need is prefilled again."""
         async with self._between_ticks:
-            await self._device.run(self._pool.drop)
-            self._table.forget_caches()
+            await self._drop_caches()
 
     async def withdraw(self) -> None:
         """Gives back the memory of caches and weights; `publish` comes before the next turn. RuntimeError while turns
@@ -122,8 +119,12 @@ class SamplerEngine:
             if self._turns:
                 raise RuntimeError("withdraw weights only when no turn is being sampled")
             self._weights = None
-            await self._device.run(self._pool.drop)
-            self._table.forget_caches()
+            await self._drop_caches()
+
+    async def _drop_caches(self) -> None:
+        """Forgets them first: the device goes on with it where the caller is cancelled, and works in order."""
+        self._table.forget_caches()
+        await asyncio.shield(self._device.run(self._pool.drop))
 
     def while_idle(self, work: Callable[[], bool] | None) -> None:
         """Lends the device thread to `work` whenever no turn is runnable; None takes it back.
@@ -352,10 +353,11 @@ class SamplerEngine:
             running = self._turns.get(turn.request.episode) is turn  # or cancelled, released or failed meanwhile
             kept = turn.recorder.take(ids, logprobs)
             self._counters.active_rows += kept
-            if not np.isfinite(logprobs[:kept]).all():  # and so perhaps keys and values
+            finite = np.isfinite(logprobs)
+            if not finite.all():  # and so perhaps keys and values
                 self._table.pages.spoil(dispatch.work.of_row(row))
-                if running:
-                    self._discard(slot, "log-probs are not finite")
+            if running and not finite[:kept].all():
+                self._discard(slot, "log-probs are not finite")
                 continue
             if not running:
                 continue
@@ -364,7 +366,7 @@ class SamplerEngine:
                 self._counters.discarded_tokens += computed - kept
             self._table.sampled(slot, ids[:kept])
             if turn.recorder.stop is not None:
-                self._table.pause(slot)
+                (self._table.pause if finite.all() else self._table.discard)(slot)  # spoilt behind its end, perhaps
                 self._forget(turn)
                 if not turn.future.done():  # its caller may just have been cancelled
                     turn.future.set_result(dataclasses.replace(turn.recorder.result(), queue_s=turn.queue_s))

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import time
 from functools import partial
 
 import jax
@@ -239,6 +240,21 @@ async def test_dropped_caches_are_built_again(make_engine, plain, episodes):
     assert engine.stats()["kv_bytes"] > 0
     await engine.drop_caches()
     assert engine.stats()["kv_bytes"] == 0
+    request = episodes.request("one", turn=1, tokens=np.append(first.tokens, 65))
+    assert (await engine.generate(request)).tokens.tolist() == (await plain.generate(request)).tokens.tolist()
+
+
+@pytest.mark.parametrize("how", ["drop_caches", "publish"])
+async def test_caches_are_forgotten_though_whoever_dropped_them_was_cancelled(
+    make_engine, plain, episodes, weights, monkeypatch, how
+):
+    engine = await make_engine()
+    first = await episodes.run(engine, "one", 0, turns=1, release=False)
+    drop = engine._pool.drop
+    monkeypatch.setattr(engine._pool, "drop", lambda: (time.sleep(0.2), drop()))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await (engine.drop_caches() if how == "drop_caches" else engine.publish(weights))
     request = episodes.request("one", turn=1, tokens=np.append(first.tokens, 65))
     assert (await engine.generate(request)).tokens.tolist() == (await plain.generate(request)).tokens.tolist()
 

@@ -14,6 +14,7 @@ from rw.sampler import decode as programs
 from rw.sampler.engine import EngineConfig, SamplerEngine
 from rw.sampler.interface import SamplingConfig
 from rw.sampler.keys import query_word
+from rw.sampler.pool import Samples
 from rw.types import PublishedWeights
 
 SMALL = {"slots": 8, "lengths": (64,), "prefill_chunk": 8, "page_tokens": 8}
@@ -102,6 +103,38 @@ async def test_nan_weights_fail_turns_and_good_ones_heal_the_engine(make_engine,
     assert_idle(engine)
     await engine.publish(weights._replace(version=3))
     assert len((await episodes.run(engine, "one", 0)).turns) == 3
+
+
+async def test_what_is_spoilt_behind_a_turns_end_is_built_again(make_engine, plain, episodes, monkeypatch):
+    """NaN that a row computed behind its stop tag is in nobody's turn, and in no later context."""
+    engine = await make_engine()
+    run, spoilt = engine._pool.run, set()
+
+    def spoiling(params, tick):
+        result = run(params, tick)
+        for place, (dispatch, outcome) in enumerate(zip(tick.dispatches, result.outcomes, strict=True)):
+            if not isinstance(outcome, Samples):
+                continue
+            logprobs = outcome.logprobs.copy()
+            for row, slot in enumerate(dispatch.slots):
+                ends = np.flatnonzero((65 <= outcome.ids[row]) & (outcome.ids[row] <= 70))  # of TAGS, from A to F
+                if len(ends) and ends[0] + 1 < min(outcome.steps, dispatch.limits[row]):
+                    logprobs[row, ends[0] + 1 :] = np.nan
+                    spoilt.add(slot.episode)
+            result.outcomes[place] = dataclasses.replace(outcome, logprobs=logprobs)
+        return result
+
+    monkeypatch.setattr(engine._pool, "run", spoiling)
+    names = [("one", rollout) for rollout in range(24)]
+    got = await episodes.run_all(engine, names, turns=1, release=False, max_tokens=20)
+    assert 0 < len(spoilt) < len(names)
+    for name in names:
+        episode = episodes.request(*name).episode
+        assert (engine._table.slot_of(episode) is None) == (episode in spoilt)
+        request = episodes.request(*name, turn=1, tokens=np.append(got[name].tokens, 90))
+        assert (await engine.generate(request)).tokens.tolist() == (await plain.generate(request)).tokens.tolist()
+        await engine.release(episode)
+    assert_idle(engine)
 
 
 async def test_rows_that_were_not_finite_do_not_spoil_the_next_episode(make_engine, episodes, weights):
