@@ -2,8 +2,7 @@
 
 There are two layouts. `Rows` are contiguous and all as long as the longest: one product serves all of them, which is
 what accelerators want. `Pages` lie there as they lay in the pool, each once: attention reads no more of a row than it
-has, so that rows of any lengths go together, and nothing is moved that is not read. That is for CPUs, where memory is
-slow and a loop costs nothing.
+has, so that rows of any lengths go together. That is for CPUs, where memory is slow and a loop costs little.
 """
 
 from __future__ import annotations

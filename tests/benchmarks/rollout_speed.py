@@ -68,7 +68,7 @@ class Rollouts:
             slots=slots,
             lengths=case.lengths,
             decode_widths=tuple(sorted({min(width, slots) for width in DECODE_WIDTHS})),
-            prefill_chunk=LENGTHS.observation + 8,  # of which a turn needs one, its last token being new too
+            prefill_chunk=LENGTHS.observation + 8,  # holds an observation with the last sampled token
             kv_bytes=KV_BYTES,
         )
         self.generation = speed_ours.Generation(shape, config, episodes)
