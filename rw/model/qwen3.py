@@ -253,7 +253,7 @@ def hidden_states(
         params: stacked (a flat dict), whose layers are scanned where there is no cache, unless they are few and nothing
             is rematerialised; or unstacked (`unstack`), which a cache wants.
         tokens, positions: i32[B, T].
-        cache: from `cache.init_cache`, or in pages, which are read by `attend_pages` whatever config.attention names; or
+        cache: from `cache.init_cache`, or in pages, which `attend_pages` reads whatever config.attention names, or
             None. Donate it to the surrounding jit.
         segment_mask: i32[B, T] sequence ids of packed rows, or None: tokens of different ids do not see each other.
         prefixes: i32[B, T] or None: with `segment_mask`, the id of a sequence before its own in the row that each token
