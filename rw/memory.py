@@ -31,8 +31,8 @@ GIB = 2**30
 _WIDE = 4  # bytes of the float32 in which sums and gradients are taken
 _MEMINFO = pathlib.Path("/proc/meminfo")
 SMALLER = {
-    "rollouts": "engine.kv_bytes, rollout.concurrency, engine.lengths, engine.decode_widths or batch.micro_batch, "
-    "or raise mesh.tensor,",
+    "rollouts": "engine.kv_bytes, rollout.concurrency, engine.lengths, engine.page_tokens, engine.decode_widths or "
+    "batch.micro_batch, or raise mesh.tensor,",
     "learning": "batch.micro_batch, or raise mesh.fsdp or mesh.tensor,",
 }
 _LARGEST_MESH = 4096  # devices tried for one that fits
@@ -252,7 +252,8 @@ def check_memory(
 def _warn(found: DeviceMemory, limit: Limit) -> None:
     phase = max(found.phases, key=lambda name: sum(part.size for part in found.phases[name]))
     logging.warning(
-        "%s may take up to %s GiB on each device, and there are %s GiB %s: lower %s if memory runs out",
+        "%s may take up to %s GiB on each device, and there are %s GiB %s: lower %s if memory runs out (most of them in "
+        "a new workdir)",
         *(phase, _gib(found.peak_bytes), _gib(limit.size), limit.where, SMALLER.get(phase, "the model")),
     )
 

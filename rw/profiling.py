@@ -78,7 +78,7 @@ class Profile:
             if started and await self._try(step, jax.profiler.stop_trace):
                 progress.say(
                     f"step {step}: profile in {self._path(step)}; `tensorboard --logdir {self._folder}` (with the "
-                    "package xprof) shows it, and ui.perfetto.dev its .trace.json.gz"
+                    "package xprof) shows it, and ui.perfetto.dev its .trace.json.gz, up to a million events"
                 )
 
     def _path(self, step: int) -> pathlib.Path:

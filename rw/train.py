@@ -50,7 +50,7 @@ from rw.learner.state import fingerprint, init_state
 from rw.learner.step import Learner, LearnerConfig
 from rw.learner.streaming import StepWork
 from rw.memory import check_memory
-from rw.micro_batch import with_micro_batch
+from rw.micro_batch import check_micro_batch, with_micro_batch
 from rw.parts import Parts
 from rw.processes import joined
 from rw.questions import passes, passes_line, recorded_config
@@ -84,7 +84,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dry_run(given: Arguments) -> int:
     config = load_config(given.config, given.overrides)
     profiling.check_steps(profiling.named_steps(given.flags.profile), config.steps)
+    _check_usable(config, resolve(config.advantage.function), placed(given.flags).count or 1)
     return dry_run_training(config, given.workdir)
+
+
+def _check_usable(config: RunConfig, advantage: AdvantageFunction, processes: int) -> None:
+    """Raises ConfigError where a run in so many processes would not begin, whatever its workdir holds."""
+    check_regime(config.regime, processes)
+    check_micro_batch(config, processes)
+    if advantage not in ADVANTAGES.values():
+        check_advantage(advantage, config.advantage.function, learner_config(config, advantage).advantage)
 
 
 def train(
@@ -113,11 +122,9 @@ def train(
     after_stop = "the same command continues the run" + again
     check_regime(config.regime, place.count or 1)  # before the others are waited for, where the number is known
     with joined(place) as processes:
-        check_regime(config.regime, processes.count)
+        _check_usable(config, advantage, processes.count)
         if processes.is_first:
             check_installed(config.log.wandb)
-        if advantage not in ADVANTAGES.values():
-            check_advantage(advantage, config.advantage.function, learner_config(config, advantage).advantage)
         body = functools.partial(run, advantage=advantage, profile=profile)
         return run_interruptible(config, workdir_path, body, after_stop, processes)
 

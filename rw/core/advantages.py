@@ -56,7 +56,7 @@ def from_smallest(rewards, mask):
     Scores near 0.9 that differ by 1e-3 would keep four digits through the rounding of a float32 mean; near 0, seven.
     The smallest is a value, not a sum, so however a compiler fuses this, the same number is taken off everywhere.
     """
-    smallest = jnp.min(fill(rewards, mask, jnp.inf), axis=1, keepdims=True)
+    smallest = jnp.min(fill(rewards, mask, jnp.inf), axis=1, keepdims=True, initial=jnp.inf)  # of no rollouts, too
     return fill(rewards - smallest, mask)
 
 

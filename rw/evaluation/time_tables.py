@@ -50,13 +50,15 @@ def time_words(history: History) -> str:
 
 
 def slowest_table(history: History) -> Table:
-    """The slowest episode of each mode, over all steps; those in which something was compiled count where all did."""
+    """The slowest episode of each mode, over all steps. Those that a journal had in part count only where all are such,
+    then those of steps in which something was compiled."""
     slowest: dict[str, tuple[int, Mapping[str, Any]]] = {}
-    for row in [row for row in history.rows if not _compiles(row)] or history.rows:
+    ranks: dict[str, tuple[bool, bool, float]] = {}
+    for row in history.rows:
         for episode in row.get("perf/slowest") or ():
-            word = episode["mode"]
-            if word not in slowest or episode["duration_s"] > slowest[word][1]["duration_s"]:
-                slowest[word] = (row["step"], episode)
+            word, rank = episode["mode"], (not episode["replayed_turns"], not _compiles(row), episode["duration_s"])
+            if word not in ranks or rank > ranks[word]:
+                ranks[word], slowest[word] = rank, (row["step"], episode)
     rows = [
         (
             "no mode" if word == "none" else word,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from rw.sampler.pages import SCRATCH
 from rw.sampler.shapes import EngineConfig
 from rw.sampler.tick import CopyDispatch, DecodeDispatch, Dispatch, PrefillDispatch, Tick
 from rw.sampler.work import Pages, Rows, work_of
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +111,7 @@ class CachePool:
         try:
             return function(*args)
         except Exception as error:  # whatever a device or compiler may raise; the episodes concerned are told
+            log.warning("the device failed the sampler: %s: %s", type(error).__name__, error)
             return Failure(error)
 
     def _reserve(self, params: UnstackedParams, pages: int) -> None:
@@ -124,6 +128,8 @@ class CachePool:
     def _intact(self) -> bool:
         arrays = jax.tree.leaves(self._cache)  # none where it could not even be made
         if any(array.is_deleted() for array in arrays):  # given to a program that then failed
+            return False
+        if len({array.shape[0] for array in arrays}) > 1:  # it failed to grow: some layers lack pages that others have
             return False
         try:
             jax.block_until_ready(arrays)
@@ -168,6 +174,13 @@ class CachePool:
         """
         before = programs.compiled_programs()
         self.drop()
+        try:
+            self._run_every_shape(params)
+        finally:
+            self.drop()
+        return programs.compiled_programs() - before
+
+    def _run_every_shape(self, params: UnstackedParams) -> None:
         dispatches = self._padding_dispatches()
         self._reserve(params, self._sizes[0])
         # What a dispatch computes does not depend on the pool's size; how it is gathered and put back does.
@@ -180,8 +193,6 @@ class CachePool:
                 jax.block_until_ready(programs.gather(self._cache[0], dispatch.work.pages))
                 self._cache[0] = programs.put(self._cache[0], written, dispatch.work.written.reshape(-1))
         jax.block_until_ready(self._cache)
-        self.drop()
-        return programs.compiled_programs() - before
 
     def _padding_dispatches(self) -> list[PrefillDispatch | DecodeDispatch]:
         config, dispatches = self._config, []

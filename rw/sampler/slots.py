@@ -283,8 +283,8 @@ class SlotTable:
         """Takes its place from the youngest running turn that holds pages, from `slot` where there is none younger."""
         others = [other for other in self._running() if self._pages_of(other) and other.order > slot.order]
         victim = max(others, key=lambda other: other.order, default=slot)
-        self.set_back.append(victim.episode)
         self._lose(victim)
+        self.set_back.append(victim.episode)
 
     def filled(self, span: Span) -> None:
         """Reports that a piece was computed."""
@@ -312,6 +312,7 @@ class SlotTable:
         """Frees an episode's pages, whatever its state; unknown episodes are ignored. Its prompt stays until the pages
         are needed."""
         self._lost.pop(episode, None)
+        self.set_back = [other for other in self.set_back if other != episode]
         slot = self._by_episode.pop(episode, None)
         if slot is None:
             return

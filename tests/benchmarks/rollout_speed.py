@@ -223,7 +223,7 @@ def main() -> None:
     rows = []
     for name, slots, seed in itertools.product(known.cases, known.slots, range(known.seeds)):
         rows.append(measure(name, slots, known.trajectories, known.scale, seed))
-        print("\n".join(table(rows[-1:])[2:]), flush=True)
+        print("\n".join(table(rows[-1:])[0 if len(rows) == 1 else 2 :]), flush=True)
     first = rows[0]
     said = f"{first['trajectories']} trajectories, seconds and Workers scaled by {first['scale']:.3g}"
     print(json.dumps({"rows": rows, "table": [said, "", *table(rows)]}))

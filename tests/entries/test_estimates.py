@@ -17,6 +17,7 @@ from rw.workers.ledger import Ledger, read_ledger
 from rw.workers.pricing import Price
 
 TINY = str(pathlib.Path(__file__).parent.parent / "data" / "configs" / "tiny.py")
+PAIR = ("--processes", "2", "--process", "0", "--coordinator", "localhost:1")
 FRAME = {Mode.SINGLE: 10.0, Mode.MULTI: 10.0, Mode.AGENTIC: 20.0}
 LENGTHS = Lengths(question_mean=100.0, question_longest=200.0, frame=FRAME, response_budget=1000.0)
 CHEAP = WorkerTerms("cheap", Price(1.0, 2.0), max_output_tokens=800)
@@ -99,6 +100,23 @@ def dry_run(workdir, *overrides, command="train"):
 )
 def test_a_dry_run_refuses_a_mesh_that_a_run_would_refuse(tmp_path, capsys, overrides, says):
     assert dry_run(tmp_path / "run", *(f"--config.{each}" for each in overrides)) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--config.batch.micro_batch=0", "--config.deterministic=true"), "deterministic=True asks for the same sums"),
+        (
+            ("--config.batch.micro_batch=0", "--config.deterministic=false", *PAIR),
+            "2 processes must all take the same number",
+        ),
+        (("--config.regime=stream", *PAIR), "regime='stream' is for one process"),
+        (("--config.advantage.function=nobody:x",), "nobody"),
+    ],
+)
+def test_a_dry_run_refuses_how_a_run_would_not_learn(tmp_path, capsys, given, says):
+    assert dry_run(tmp_path / "run", *given) == 2
     assert says in capsys.readouterr().err
 
 

@@ -87,6 +87,12 @@ def test_the_gradient_is_that_of_a_step_that_waits(stream, params, groups):
     assert shares[0] == (0, 0) and shares[0] < shares[1] < shares[2] and shares[2] > (0.9, 0.9)
 
 
+def test_a_group_without_rollouts_changes_nothing(stream, params, groups):
+    empty = [dataclasses.replace(group, rollouts=()) if g == 1 else group for g, group in enumerate(groups)]
+    expected = stream.step(init_state(params, OPTIMIZER, 0), empty, cold_start=False, **SUPPORT)
+    check_alike(streamed(stream, params, empty, 6, **SUPPORT), expected)
+
+
 def test_with_one_divisor_for_all_terms_no_pass_over_first_turns_is_needed(stream, params, groups, monkeypatch):
     options = {"cold_start": True}
     expected = stream.step(init_state(params, OPTIMIZER, 0), groups, **options)

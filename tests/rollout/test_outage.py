@@ -55,3 +55,14 @@ async def test_what_the_router_broke_itself_is_no_outage(world, protocol, codec)
     )
     (invalid,) = await world.collect(pool, [dataclasses.replace(world.query(0), id="invalid")])
     check_no_outage([invalid], 0.0, "step 3")
+
+
+async def test_a_sampler_that_failed_is_not_put_down_to_workers(group):
+    cause = FailureCause.SAMPLER_FAULT
+    failed = [
+        dataclasses.replace(scored, trajectory=dataclasses.replace(scored.trajectory, cause=cause))
+        for scored in group.rollouts
+    ]
+    with pytest.raises(OutageError, match="sampler_fault 2.*the device's.* less of engine.kv_bytes") as caught:
+        check_no_outage([dataclasses.replace(group, rollouts=tuple(failed))], 0.1, "step 3")
+    assert "doctor" not in str(caught.value)

@@ -11,6 +11,7 @@ import pytest
 from rw.errors import ConfigError, FailureCause, InfrastructureFailure
 from rw.model.config import ModelConfig
 from rw.sampler import decode as programs
+from rw.sampler import tick
 from rw.sampler.engine import EngineConfig, SamplerEngine
 from rw.sampler.interface import SamplingConfig
 from rw.sampler.keys import query_word
@@ -320,3 +321,73 @@ async def test_a_pool_that_must_grow_by_several_sizes_at_once_compiles_nothing_f
     sizes = engine._table.pages.sizes
     assert sizes.index(engine._table.pages.capacity) > sizes.index(before) + 1
     assert engine.stats()["compiled"] == 0
+
+
+def failing(function, call):
+    """The function, which raises at its `call`th call, counted from 1, and at no other."""
+    calls = []
+
+    def sick(*args):
+        calls.append(args)
+        if len(calls) == call:
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+        return function(*args)
+
+    return sick
+
+
+@pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.parametrize("work_cache", ["pages", "rows"])
+async def test_pool_whose_layers_could_not_all_grow_is_given_up(
+    make_engine, plain, episodes, monkeypatch, call, work_cache
+):
+    names = [(f"q{i}", i) for i in range(12)]
+    options = {"turns": 1, "prompt_length": 30, "max_tokens": 20}
+    engine = await make_engine(slots=12, page_tokens=2, decode_widths=(1, 4), episodes=12, work_cache=work_cache)
+    monkeypatch.setattr(programs, "grow", failing(programs.grow, call))
+    got, want = await outcomes(engine, episodes, names, **options), await episodes.run_all(plain, names, **options)
+    failed = [name for name in names if isinstance(got[name], Exception)]
+    assert 0 < len(failed) < len(names)
+    for name in names:
+        if name not in failed:
+            assert_as_plain(got[name], want[name])
+    later = [(f"later{i}", i) for i in range(4)]
+    got, want = await episodes.run_all(engine, later, **options), await episodes.run_all(plain, later, **options)
+    for name in later:
+        assert_as_plain(got[name], want[name])
+
+
+async def test_warm_up_that_fails_leaves_nothing_behind(make_engine, plain, episodes, monkeypatch):
+    names = [(f"q{i}", i) for i in range(12)]
+    options = {"turns": 1, "prompt_length": 30, "max_tokens": 20}
+    engine = await make_engine(slots=12, page_tokens=2, decode_widths=(1, 4), episodes=12)
+    with monkeypatch.context() as patch:
+        patch.setattr(programs, "grow", failing(programs.grow, 2))
+        with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED"):
+            await engine.warm_up()
+    got, want = await episodes.run_all(engine, names, **options), await episodes.run_all(plain, names, **options)
+    for name in names:
+        assert_as_plain(got[name], want[name])
+
+
+async def test_engine_goes_on_after_an_error_of_our_own_that_met_a_turn_set_back(
+    make_engine, plain, episodes, monkeypatch
+):
+    engine = await make_engine(kv_bytes=19 * 8 * 384)
+    healthy, broken = tick._decode_dispatch, []
+
+    def sick(*args):
+        if engine._table.set_back and not broken:
+            broken.append(engine._table.set_back[0])
+            raise MemoryError
+        return healthy(*args)
+
+    monkeypatch.setattr(tick, "_decode_dispatch", sick)
+    got = await outcomes(engine, episodes, NAMES, prompt_length=20, max_tokens=8)
+    assert broken and any(isinstance(record, InfrastructureFailure) for record in got.values())
+    for name in NAMES:
+        await engine.release(episodes.request(*name).episode)
+    later = [("three", 0), ("three", 1)]
+    got, want = await episodes.run_all(engine, later), await episodes.run_all(plain, later)
+    for name in later:
+        assert_as_plain(got[name], want[name])
