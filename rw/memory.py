@@ -252,8 +252,8 @@ def check_memory(
 def _warn(found: DeviceMemory, limit: Limit) -> None:
     phase = max(found.phases, key=lambda name: sum(part.size for part in found.phases[name]))
     logging.warning(
-        "%s may take up to %s GiB on each device, and there are %s GiB %s: lower %s if memory runs out (most of them in "
-        "a new workdir)",
+        "%s may take up to %s GiB on each device, and there are %s GiB %s: lower %s if memory runs out (most of "
+        "them in a new workdir)",
         *(phase, _gib(found.peak_bytes), _gib(limit.size), limit.where, SMALLER.get(phase, "the model")),
     )
 
@@ -275,10 +275,12 @@ def _remedy(config: RunConfig, limit: Limit, memory_of: Callable[[RunConfig], De
 
 
 def memory_table(config: RunConfig, found: DeviceMemory) -> Table:
-    """A row for each part, the sums below."""
+    """A row for each part, the sums below. The larger one is the least where `batch.micro_batch` is to be measured."""
     rows = [("always", part.name, _gib(part.size), part.says) for part in found.held]
     rows += [(phase, part.name, _gib(part.size), part.says) for phase, parts in found.phases.items() for part in parts]
-    rows += [("always", "together", _gib(found.held_bytes), ""), ("at most", "together", _gib(found.peak_bytes), "")]
+    rows_known = bool(config.batch.micro_batch)
+    most = ("at most", "arrays alone") if rows_known else ("at least", "arrays alone, by one row")
+    rows += [("always", "together", _gib(found.held_bytes), ""), (most[0], "together", _gib(found.peak_bytes), most[1])]
     title = f"Memory of each device under {_mesh_words(config.mesh)}"
     return Table(title, ("when", "what", "GiB", "which"), tuple(rows))
 

@@ -234,6 +234,13 @@ def test_a_dry_run_prints_the_table_in_80_columns(tmp_path, capsys, monkeypatch)
     assert widths.max(0).sum() + 3 * 4 + 1 <= 80
 
 
+def test_the_sum_is_the_least_where_rows_are_to_be_measured():
+    config = load_config(TINY)
+    measured = dataclasses.replace(config, batch=dataclasses.replace(config.batch, micro_batch=0))
+    last = [memory_table(each, device_memory(each)).rows[-1][0] for each in (config, measured)]
+    assert last == ["at most", "at least"]
+
+
 def test_sums_are_those_of_the_parts():
     found = device_memory(tiny((1, 2, 2)))
     assert found.held_bytes == pytest.approx(sum(part.size for part in found.held))
