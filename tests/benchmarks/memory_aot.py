@@ -159,10 +159,11 @@ class Programs:
 
         kinds = [DECODE_ROWS.get(name, ((), jnp.int32)) for name in decode.DecodeRows._fields]
         rows = decode.DecodeRows(*(whole((width, *rest), dtype) for rest, dtype in kinds))
+        places = decode.InRows(whole((width,), jnp.int32))  # the layout of accelerators
         steps, page = engine.steps_per_dispatch, engine.page_tokens
         how = (self.config.sampling, model.vocab_size, END_TOKENS, steps, page, pages_for(steps, page) + 1)
         key = whole((2,), jnp.uint32)
-        return decode.decode.lower(placed(*self._published()), cache, key, rows, model, *how)
+        return decode.decode.lower(placed(*self._published()), cache, key, rows, places, model, *how)
 
 
 def measure(lowered) -> dict[str, float]:
