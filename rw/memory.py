@@ -31,8 +31,8 @@ GIB = 2**30
 _WIDE = 4  # bytes of the float32 in which sums and gradients are taken
 _MEMINFO = pathlib.Path("/proc/meminfo")
 SMALLER = {
-    "rollouts": "engine.kv_bytes, rollout.concurrency, engine.lengths, engine.page_tokens, engine.decode_widths or "
-    "batch.micro_batch, or raise mesh.tensor,",
+    "rollouts": "rollout.concurrency, batch.micro_batch or, in a new workdir, engine.kv_bytes, engine.lengths, "
+    "engine.page_tokens or engine.decode_widths, or raise mesh.tensor,",
     "learning": "batch.micro_batch, or raise mesh.fsdp or mesh.tensor,",
 }
 _LARGEST_MESH = 4096  # devices tried for one that fits
@@ -252,8 +252,7 @@ def check_memory(
 def _warn(found: DeviceMemory, limit: Limit) -> None:
     phase = max(found.phases, key=lambda name: sum(part.size for part in found.phases[name]))
     logging.warning(
-        "%s may take up to %s GiB on each device, and there are %s GiB %s: lower %s if memory runs out (most of "
-        "them in a new workdir)",
+        "%s may take up to %s GiB on each device, and there are %s GiB %s: lower %s if memory runs out",
         *(phase, _gib(found.peak_bytes), _gib(limit.size), limit.where, SMALLER.get(phase, "the model")),
     )
 
@@ -278,8 +277,8 @@ def memory_table(config: RunConfig, found: DeviceMemory) -> Table:
     """A row for each part, the sums below. The larger one is the least where `batch.micro_batch` is to be measured."""
     rows = [("always", part.name, _gib(part.size), part.says) for part in found.held]
     rows += [(phase, part.name, _gib(part.size), part.says) for phase, parts in found.phases.items() for part in parts]
-    rows_known = bool(config.batch.micro_batch)
-    most = ("at most", "arrays alone") if rows_known else ("at least", "arrays alone, by one row")
+    measured = "learning" in found.phases and not config.batch.micro_batch
+    most = ("at least", "arrays alone, by one row") if measured else ("at most", "arrays alone")
     rows += [("always", "together", _gib(found.held_bytes), ""), (most[0], "together", _gib(found.peak_bytes), most[1])]
     title = f"Memory of each device under {_mesh_words(config.mesh)}"
     return Table(title, ("when", "what", "GiB", "which"), tuple(rows))

@@ -24,17 +24,18 @@ def check_no_outage(groups: Sequence[Group], max_lost: float, what: str) -> None
         call.worker_id for trajectory in lost for call in trajectory.calls if call.failure is not None
     ).most_common(3)
     by_worker = f"; failed calls by Worker: {_counts(workers)}" if workers else ""
-    of_device = any(cause == FailureCause.SAMPLER_FAULT for cause, _ in causes)
-    remedy = (
-        "a sampler_fault is the device's, whose error was said as it came: where memory ran out, begin again with less "
-        "of engine.kv_bytes, engine.lengths or engine.slots"
-        if of_device
-        else "`rw doctor` tells what is wrong with a Worker"
-    )
+    remedies = []
+    if any(cause != FailureCause.SAMPLER_FAULT for cause, _ in causes):
+        remedies.append("`rw doctor` tells what is wrong with a Worker")
+    if any(cause == FailureCause.SAMPLER_FAULT for cause, _ in causes):
+        remedies.append(
+            "a sampler_fault is the device's, whose error was said as it came: where memory ran out, begin again with "
+            "less of engine.kv_bytes, engine.lengths or engine.slots"
+        )
     raise OutageError(
         f"{what}: {len(lost)} of {len(rollouts)} rollouts were lost to infrastructure ({_counts(causes)}{by_worker}), "
-        f"over rollout.max_lost={max_lost:g}; nothing was made of them; the same command asks again for what was lost, "
-        f"and {remedy}"
+        f"over rollout.max_lost={max_lost:g}; nothing was made of them; the same command asks again for what was lost; "
+        f"{'; '.join(remedies)}"
     )
 
 

@@ -215,8 +215,7 @@ class SamplerEngine:
         self._evictions_read = self._table.evictions
         compiled, self._compiled_read = compiled_programs() - self._compiled_read, compiled_programs()
         share = counters.active_rows / counters.decode_rows if counters.decode_rows else 0.0
-        also = {"active_row_share": share, "kv_bytes": self._pool.nbytes, "compiled": compiled}
-        return {**dataclasses.asdict(counters), **also}
+        return vars(counters) | {"active_row_share": share, "kv_bytes": self._pool.nbytes, "compiled": compiled}
 
     async def _serve(self) -> None:
         """Ticks until cancelled. An error of our own fails the turns at hand: they must not wait for ever."""
@@ -226,6 +225,7 @@ class SamplerEngine:
                 async with self._between_ticks:
                     worked = await self._tick()
             except Exception as error:  # whatever it was, the callers must hear of it; the engine goes on empty
+                log.exception("the sampler engine failed its turns")
                 for turn in list(self._turns.values()):
                     self._fail(turn, f"engine: {error!r}")
                 self._table.forget_caches()

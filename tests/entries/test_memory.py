@@ -188,7 +188,7 @@ def test_what_may_not_be_enough_at_its_largest_is_told_with_the_keys_that_help(c
         check_memory(config, Limit(95 * GIB, "on a card here"))
     (message,) = caplog.messages
     assert message.startswith("rollouts may take up to ") and "there are 95.00 GiB on a card here" in message
-    assert "lower engine.kv_bytes" in message
+    assert "lower rollout.concurrency, " in message and "in a new workdir, engine.kv_bytes" in message
     caplog.clear()
     engine = dataclasses.replace(config.engine, kv_bytes=6 * GIB, decode_widths=(1,))
     narrow = dataclasses.replace(config, engine=engine)

@@ -66,3 +66,5 @@ async def test_a_sampler_that_failed_is_not_put_down_to_workers(group):
     with pytest.raises(OutageError, match="sampler_fault 2.*the device's.* less of engine.kv_bytes") as caught:
         check_no_outage([dataclasses.replace(group, rollouts=tuple(failed))], 0.1, "step 3")
     assert "doctor" not in str(caught.value)
+    with pytest.raises(OutageError, match="doctor.*; a sampler_fault is the device's"):
+        check_no_outage([group, dataclasses.replace(group, rollouts=tuple(failed))], 0.1, "step 3")
